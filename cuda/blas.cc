@@ -44,12 +44,6 @@ int64_t WorkspaceFor(int capability) {
 // Whatever addresses and strides a product has, they are multiples of this (gemm_blas.cu).
 constexpr uint32_t kAlignment = 16;
 
-int32_t PowerOfTwoFrom(int32_t n) {
-  int32_t p = 1;
-  while (p < n) p *= 2;
-  return p;
-}
-
 // What the library has to be told of a product. Its matrices are stored by columns, which makes ours their
 // transposes: D [rows, n] = W [cols, rows] transposed * X [cols, n], both with the columns of a sum side by
 // side, the form that all its kernels are made for.
@@ -158,7 +152,7 @@ int64_t Blas::WorkspaceBytes(const NetworkShape& shape, int64_t n) {
 }
 
 bool Blas::Has(int32_t rows, int32_t cols, int32_t n, bool bias) {
-  return !failed_ && ChoiceOf({rows, cols, PowerOfTwoFrom(n), bias}).any;
+  return !failed_ && ChoiceOf({rows, cols, n, bias}).any;
 }
 
 Blas::Choice Blas::ChoiceOf(const Key& key) {
@@ -168,8 +162,8 @@ Blas::Choice Blas::ChoiceOf(const Key& key) {
   return choices_[key] = Ask(key);
 }
 
-// For the key alone, not for the product that came first: the same input gives the same bits, whatever was
-// read before.
+// For the very product: one found for another number of rows may be none for these. Of a prompt only the last
+// chunk has rows of a number of its own.
 Blas::Choice Blas::Ask(const Key& key) {
   const auto [rows, cols, n, bias] = key;
   // The library looks at the alignment of a bias, here without reading it.
@@ -200,7 +194,7 @@ Blas::Choice Blas::Ask(const Key& key) {
 }
 
 bool Blas::Multiply(const BlasProduct& p, uint8_t* workspace, cudaStream_t stream) {
-  const Choice choice = ChoiceOf({p.rows, p.cols, PowerOfTwoFrom(p.n), p.bias != nullptr});
+  const Choice choice = ChoiceOf({p.rows, p.cols, p.n, p.bias != nullptr});
   if (failed_ || !choice.any) return false;
   Call call(functions_, p.rows, p.cols, p.n, p.bias);
   const float beta = p.c == nullptr ? 0.0f : 1.0f;

@@ -46,7 +46,7 @@ class Blas {
   bool Multiply(const BlasProduct& p, uint8_t* workspace, cudaStream_t stream);
 
  private:
-  // Rows, columns, rows of x up to a power of two, bias.
+  // Rows, columns, rows of x, bias.
   using Key = std::tuple<int32_t, int32_t, int32_t, bool>;
   struct Choice {
     bool any = false;

@@ -4,6 +4,7 @@
 // the other rows are.
 #include "cuda/launch.h"
 #include "cuda/network.h"
+#include "cuda/vector_products.h"
 
 namespace kvc::cuda {
 namespace {
@@ -36,38 +37,19 @@ KVC_DEVICE void RowsByVectors(const Product& p, const Part& w, int32_t r0, int32
   constexpr int kColumns = VectorOf<T>::kColumns;
   constexpr bool kScales = T == WeightType::kInt8 || T == WeightType::kInt4;
   const int64_t row_vectors = p.cols / kColumns, row_scales = kScales ? p.cols / w.group : 0;
-  const bool one_scale = !kScales || w.group % kColumns == 0;
   const uint4* rows = reinterpret_cast<const uint4*>(w.data);
   for (int32_t c = Lane() * kColumns; c < p.cols; c += kWarp * kColumns) {
     uint4 v[kRows];
-    float part[kRows][N] = {};
+    float part[kRows][N];
     KVC_UNROLL
     for (int r = 0; r < kRows; ++r)
       v[r] = __ldcs(rows + (r0 + min(r, n_rows - 1)) * row_vectors + c / kColumns);
-    KVC_UNROLL
-    for (int i = 0; i < kColumns / 4; ++i) {
-      float4 y[N];
-      KVC_UNROLL
-      for (int t = 0; t < N; ++t) y[t] = reinterpret_cast<const float4*>(x.Row(t) + c)[i];
-      KVC_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        float a[4];
-        UnpackFour<T>(v[r], i, a);
-        if (!one_scale) {
-          const uint16_t* scales = w.scales + (r0 + min(r, n_rows - 1)) * row_scales;
-          KVC_UNROLL
-          for (int j = 0; j < 4; ++j) a[j] *= HalfBits(scales[(c + 4 * i + j) / w.group]);
-        }
-        KVC_UNROLL
-        for (int t = 0; t < N; ++t)
-          part[r][t] += a[0] * y[t].x + a[1] * y[t].y + a[2] * y[t].z + a[3] * y[t].w;
-      }
-    }
+    MultiplyVectors<T>(
+        v, [&](int t, int i) { return reinterpret_cast<const float4*>(x.Row(t) + c)[i]; }, part);
     KVC_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const float factor = kScales && one_scale
-                               ? HalfBits(w.scales[(r0 + min(r, n_rows - 1)) * row_scales + c / w.group])
-                               : 1.0f;
+      const float factor =
+          kScales ? HalfBits(w.scales[(r0 + min(r, n_rows - 1)) * row_scales + c / w.group]) : 1.0f;
       KVC_UNROLL
       for (int t = 0; t < N; ++t) sum[r][t] += part[r][t] * factor;
     }
@@ -78,7 +60,8 @@ template <WeightType T, int N, typename X>
 KVC_DEVICE void RowsOf(const Product& p, const Part& w, int32_t r0, const X& x) {
   const int32_t n_rows = min(kRows, w.rows - r0), first = x.FirstRow(w) + r0;
   float sum[kRows][N] = {};
-  if (p.cols % VectorOf<T>::kColumns == 0) {
+  constexpr bool kScales = T == WeightType::kInt8 || T == WeightType::kInt4;
+  if (p.cols % VectorOf<T>::kColumns == 0 && (!kScales || w.group % VectorOf<T>::kColumns == 0)) {
     RowsByVectors<T, N>(p, w, first, n_rows, x, sum);
   } else {
     for (int32_t c = Lane(); c < p.cols; c += kWarp) {
@@ -123,9 +106,16 @@ KVC_DEVICE void RowsOfBlock(const Product& p, const X& x) {
   }
 }
 
-// Four rows of x need more than the 128 registers that ptxas would leave a thread.
+// ptxas would leave a thread fewer registers than rows of x need, or one or two less than it then takes.
+template <int N, bool kExperts>
+constexpr int kBlocks = N == 4     ? 2
+                        : N == 1   ? 5
+                        : kExperts ? 3
+                                   : 4;
+
 template <int N>
-__global__ void __launch_bounds__(kWarps* kWarp, N == 4 ? 3 : 0) gemv(const Product p, int32_t first_token) {
+__global__ void __launch_bounds__(kWarps* kWarp, kBlocks<N, false>)
+    gemv(const Product p, int32_t first_token) {
   LetNextBegin();
   WaitForEarlier();
   RowsOfBlock<N>(p, Neighbours{p.x + static_cast<int64_t>(first_token) * p.cols, p.cols, first_token});
@@ -133,7 +123,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, N == 4 ? 3 : 0) gemv(const Prod
 
 // Block (rows, tile): up to N rows of x by rows of the matrices of the tile's expert.
 template <int N>
-__global__ void __launch_bounds__(kWarps* kWarp) gemv_experts(const Product p) {
+__global__ void __launch_bounds__(kWarps* kWarp, kBlocks<N, true>) gemv_experts(const Product p) {
   LetNextBegin();
   WaitForEarlier();
   const ExpertTile tile = p.tiles[blockIdx.y];

@@ -1,23 +1,26 @@
 // Products with one row of x: the steps of a single session, which read every weight once and do nothing else
 // that takes time. Bytes: rows * cols weights; x, and what its norm has, once a block.
 //
-// There is one block of 16 warps on every multiprocessor, whatever the matrix: x lies in its shared memory,
-// where all warps read it, and rows are dealt out to the blocks in turns, so that each has as many as the
-// others. Registers and threads are half of a multiprocessor's: the block of the next product begins beside
-// this one, fetches its first weights, which nobody writes, and waits then (gpu.h).
+// There is one block on every multiprocessor, whatever the matrix: x lies in its shared memory, where all
+// warps read it, and rows are dealt out to the blocks in turns, so that each has as many as the others.
+// Registers and threads are half of a multiprocessor's: the block of the next product begins beside this one,
+// fetches its first weights, which nobody writes, and waits then (gpu.h).
 //
-// A warp works on R rows at a time and keeps eight vectors of 16 bytes a lane on their way: where one has
-// been multiplied the next is asked for, of the next rows too, before the sums of these are added up. 16
-// warps (12 where scales take registers) are 64 (48) KiB; the memory of an H200 wants some 28 KiB of a
+// A warp works on a few rows at a time and keeps eight vectors of 16 bytes a lane on their way: where one has
+// been multiplied the next is asked for, of the next rows too, before the sums of these are added up. 14
+// warps (12 where scales take registers) are 56 (48) KiB; the memory of an H200 wants some 28 KiB of a
 // multiprocessor at a time. Rows beside each other read x once: a vector of eight bits meets 64 bytes of x,
 // one of four bits 128, and shared memory gives 128 bytes a cycle where memory gives 19 of weights.
 //
-// The norm in front of a product and the activation behind two of them ride along: the root mean square is
-// one factor of all sums, and a warp that has both rows of gate and up writes what becomes of them.
+// The norm in front of a product and the activation behind two of them ride along: every block makes the norm
+// of x while its first weights are on their way, and a warp that has both rows of gate and up writes what
+// becomes of them. Sums are in the order of gemv.cu and norm_rows.cu: a row gives the same bits alone and
+// beside others.
 #include <algorithm>
 
 #include "cuda/launch.h"
 #include "cuda/network.h"
+#include "cuda/vector_products.h"
 
 namespace kvc::cuda {
 namespace {
@@ -30,7 +33,7 @@ struct FormOf {
   static constexpr bool kCodes = T == WeightType::kInt8 || T == WeightType::kInt4;
   static constexpr int kRows = T == WeightType::kInt4 ? 4 : 2;
   static constexpr int kAhead = 8 / kRows;
-  static constexpr int kWarps = kCodes ? 12 : 16;  // scales take registers
+  static constexpr int kWarps = kCodes ? 12 : 14;  // as many as registers allow; scales take some
   static constexpr int kThreads = kWarps * kWarp;
 };
 
@@ -83,14 +86,14 @@ class RowProduct {
     KVC_UNROLL
     for (int u = 0; u < kAhead; ++u) {
       const int32_t first = c.at + u * kWarp;
-      if (first + Lane() < vectors_) MultiplyVectors(u, x_ + first * (kColumns / 4) + Lane());
+      if (first + Lane() < vectors_) AddVectors(u, x_ + first * (kColumns / 4) + Lane());
       if (Has(next)) FetchVectors(next, u);
     }
   }
-  // The results of the rows at c. factor: of the norm.
-  KVC_DEVICE void Finish(const Cursor& c, float factor) {
+  // The results of the rows at c.
+  KVC_DEVICE void Finish(const Cursor& c) {
     KVC_UNROLL
-    for (int r = 0; r < kRows; ++r) sum_[r] = WarpSum(sum_[r]) * factor;
+    for (int r = 0; r < kRows; ++r) sum_[r] = WarpSum(sum_[r]);
     KVC_UNROLL
     for (int r = 0; r < kOwn; ++r) {
       if (Lane() != r || r >= c.n) continue;
@@ -121,29 +124,13 @@ class RowProduct {
       if (FormOf<T>::kCodes) scale_[u][r] = w.scales[at >> o_.scale_shift[part]];
     }
   }
-  KVC_DEVICE void MultiplyVectors(int u, const float4* x) {
-    float part[kRows] = {}, all = 0;
+  KVC_DEVICE void AddVectors(int u, const float4* x) {
+    float part[kRows][1];
+    MultiplyVectors<T>(
+        v_[u], [x](int, int i) { return x[i * kWarp]; }, part);
     KVC_UNROLL
-    for (int i = 0; i < kColumns / 4; ++i) {
-      const float4 y = x[i * kWarp];
-      if (T == WeightType::kInt4) all += (y.x + y.y) + (y.z + y.w);
-      KVC_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        float a[4];
-        if (T == WeightType::kInt4) {
-          UnpackFourAsFractions(v_[u][r], i, a);
-        } else {
-          UnpackFour<T>(v_[u][r], i, a);
-        }
-        // One after the other: four operations instead of five.
-        part[r] += a[0] * y.x, part[r] += a[1] * y.y, part[r] += a[2] * y.z, part[r] += a[3] * y.w;
-      }
-    }
-    KVC_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      if (T == WeightType::kInt4) part[r] = kCodesOfFraction * part[r] - kFractionOfZero * all;
-      sum_[r] += FormOf<T>::kCodes ? part[r] * HalfBits(scale_[u][r]) : part[r];
-    }
+    for (int r = 0; r < kRows; ++r)
+      sum_[r] += FormOf<T>::kCodes ? part[r][0] * HalfBits(scale_[u][r]) : part[r][0];
   }
 
   const OneRow& o_;
@@ -155,24 +142,21 @@ class RowProduct {
   float sum_[kRows] = {};
 };
 
-// x, times the norm's weights, into shared memory. Returns the factor of the norm, 1 where there is none.
+// x, or its norm as norm_rows makes it, into shared memory.
 template <WeightType T>
-KVC_DEVICE float LoadRow(const OneRow& o, float4* x, float* shared) {
+KVC_DEVICE void LoadRow(const OneRow& o, float4* x, float* shared) {
   const float4 *from = reinterpret_cast<const float4*>(o.product.x),
                *weight = reinterpret_cast<const float4*>(o.norm);
-  float sum = 0;
+  const float factor = weight == nullptr ? 1.0f : NormFactor(o.product.x, o.product.cols, 0, o.eps, shared);
   for (int32_t i = ThreadOfBlock(); i < o.product.cols / 4; i += BlockThreads()) {
     float4 a = from[i];
     if (weight != nullptr) {
       const float4 w = weight[i];
-      sum += (a.x * a.x + a.y * a.y) + (a.z * a.z + a.w * a.w);
-      a.x *= w.x, a.y *= w.y, a.z *= w.z, a.w *= w.w;
+      a = {a.x * factor * w.x, a.y * factor * w.y, a.z * factor * w.z, a.w * factor * w.w};
     }
     x[PlaceOf<T>(i)] = a;
   }
-  sum = BlockSum(sum, shared);
-  const float mean = __fdiv_rn(sum, static_cast<float>(o.product.cols));
-  return weight == nullptr ? 1.0f : __fdiv_rn(1.0f, __fsqrt_rn(mean + o.eps));
+  __syncthreads();
 }
 
 template <WeightType T, bool kGated>
@@ -187,11 +171,11 @@ __global__ void __launch_bounds__(FormOf<T>::kThreads, 2) gemv_row(const OneRow 
   Cursor now{o.n_units, 0, 0, 0, 0};
   if (first < o.n_units) now = product.Begin(first), product.Fetch(now);
   WaitForEarlier();
-  const float factor = LoadRow<T>(o, x, sums);
+  LoadRow<T>(o, x, sums);
   while (product.Has(now)) {
     const Cursor next = product.Next(now, step);
     product.MultiplyAndFetch(now, next);
-    if (product.IsLast(now)) product.Finish(now, factor);
+    if (product.IsLast(now)) product.Finish(now);
     now = next;
   }
 }

@@ -58,7 +58,7 @@ void LaunchGraphs::Clear() {
 void LaunchGraphs::Destroy(Graph* graph) {
   if (graph->exec != nullptr) cudaGraphExecDestroy(graph->exec);
   if (graph->graph != nullptr) cudaGraphDestroy(graph->graph);
-  graph->exec = nullptr, graph->graph = nullptr;
+  graph->exec = nullptr, graph->graph = nullptr, graph->nodes.clear();
 }
 
 LaunchGraphs::Graph* LaunchGraphs::Find(int32_t piece, const LaunchList& list, const PacketCopy& copy) {
@@ -161,6 +161,12 @@ cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* li
     return LaunchAll(stream, list, copy, what);
   }
   cudaError_t e = graph->exec == nullptr ? Build(graph, *list, copy) : Update(graph, list, copy);
+  if (e != cudaSuccess && early_ && graph->exec == nullptr) {  // a driver that has no such edges, perhaps
+    cudaGetLastError();
+    early_ = false;
+    Destroy(graph);
+    e = Build(graph, *list, copy);
+  }
   if (e == cudaSuccess) e = cudaGraphLaunch(graph->exec, stream);
   if (e == cudaSuccess) {
     ++n_replayed_;

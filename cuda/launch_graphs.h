@@ -63,8 +63,7 @@ class LaunchGraphs {
   cudaError_t Update(Graph* graph, LaunchList* list, const PacketCopy& copy);
   cudaError_t LaunchAll(cudaStream_t stream, LaunchList* list, const PacketCopy& copy, const char** what);
 
-  bool enabled_;
-  const bool early_;
+  bool enabled_, early_;
   std::vector<Graph> graphs_;  // oldest first
   std::vector<void*> pointers_;
   int64_t n_replayed_ = 0;

@@ -1,11 +1,12 @@
 // RMS and layer norms. Bytes: a row is read from the caches behind its first pass.
 #include "cuda/launch.h"
 #include "cuda/network.h"
+#include "cuda/vector_products.h"
 
 namespace kvc::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = kNormThreads;
 
 // Block: a row.
 __global__ void __launch_bounds__(kThreads) norm_rows(const NormParams p) {
@@ -15,16 +16,12 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const NormParams p) {
   const float* x = p.x + static_cast<int64_t>(blockIdx.x) * p.n;
   float* y = p.y + static_cast<int64_t>(blockIdx.x) * p.n;
   const float* weight = p.weight + static_cast<int64_t>(static_cast<int32_t>(blockIdx.x) % p.n_weights) * p.n;
-  const float size = static_cast<float>(p.n);
   float mean = 0;
   if (p.centres) {
     for (int32_t j = ThreadOfBlock(); j < p.n; j += BlockThreads()) mean += x[j];
-    mean = __fdiv_rn(BlockSum(mean, shared), size);
+    mean = __fdiv_rn(BlockSum(mean, shared), static_cast<float>(p.n));
   }
-  float sum = 0;
-  for (int32_t j = ThreadOfBlock(); j < p.n; j += BlockThreads()) sum += (x[j] - mean) * (x[j] - mean);
-  sum = BlockSum(sum, shared);
-  const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(sum, size) + p.eps));
+  const float scale = NormFactor(x, p.n, mean, p.eps, shared);
   for (int32_t j = ThreadOfBlock(); j < p.n; j += BlockThreads()) {
     float v = (x[j] - mean) * scale * weight[j];
     if (p.bias != nullptr) v += p.bias[j];

@@ -186,8 +186,12 @@ TEST_F(DeviceParity, OneRowIsAsOneOfTwo) {
       }
     }
     ASSERT_EQ(got[0].size(), got[1].size());
+#if defined(KVC_EMU)
+    const float most = 0;  // the same bits
+#else                      // where the compiler chooses which products and sums are one operation
     float most = 0;
     for (const float number : got[1]) most = std::max(most, std::fabs(number));
+#endif
     for (size_t i = 0; i < got[0].size(); ++i)
       ASSERT_NEAR(got[0][i], got[1][i], 4e-6f * most) << "type " << static_cast<int>(type) << ", " << i;
     for (const Matrix* used : {&w.qkv, &w.output, &w.gate_up, &w.down})

@@ -21,6 +21,7 @@ struct Options {
   int driver = 13000, runtime = 13000, devices = 1, capability = 90;
   cudaError_t count_error = cudaSuccess;
   bool virtual_memory = true;
+  bool early_edges = true;                  // in graphs: drivers before CUDA 12.3 have none
   cudaError_t kernels_error = cudaSuccess;  // of kernels that are asked for
   // Calls of this kind are refused, so many in a row, after so many that are not. kCount: none is.
   Call refused = Call::kCount;

@@ -204,6 +204,7 @@ cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* out, cudaGraph_t graph, co
 cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
                                      const cudaGraphEdgeData* data, size_t n) {
   const HeapPause pause;
+  if (!kvc::emu::GetOptions().early_edges) return cudaErrorInvalidValue;
   for (size_t i = 0; i < n; ++i) {
     const bool early = data != nullptr && data[i].type == cudaGraphDependencyTypeProgrammatic;
     if (early && (data[i].from_port != cudaGraphKernelNodePortProgrammatic ||

@@ -171,9 +171,11 @@ TEST_F(LaunchGraphsTest, WithoutRoomForGraphsLaunchesGoOneByOne) {
 // Kernels that wait by themselves begin early behind a kernel, in a graph as in front of its first time; the
 // first one of a piece stands behind a copy.
 TEST_F(LaunchGraphsTest, KernelsThatWaitBeginEarly) {
-  for (const bool early : {false, true}) {
+  enum Case { kApart, kEarly, kEarlyWithoutEdges };
+  for (const Case now : {kApart, kEarly, kEarlyWithoutEdges}) {
     LaunchTraits traits;
-    traits.early = early;
+    traits.early = now != kApart;
+    emu::GetOptions().early_edges = now != kEarlyWithoutEdges;
     CudaStream stream(traits);
     Begin(&stream);
     emu::GetCalls() = {};
@@ -187,7 +189,7 @@ TEST_F(LaunchGraphsTest, KernelsThatWaitBeginEarly) {
       ExpectExpected(&stream);
     }
     EXPECT_EQ(stream.graphs().n_replayed(), 2);
-    EXPECT_EQ(emu::GetCalls().early, early ? 5 + 2 * 4 : 0);
+    EXPECT_EQ(emu::GetCalls().early, now == kApart ? 0 : now == kEarly ? 5 + 2 * 4 : 5);
   }
 }
 
