@@ -225,6 +225,7 @@ const void* Exchange(unsigned mask, const void* mine, size_t bytes) {
   return current->Exchange(mask, mine, bytes);
 }
 void BlockBarrier() { current->Barrier(); }
+void WaitForEarlier() { ++block->waits; }  // not in the header: it is no access of the kernel's
 
 bool RunGrid(const Started& started, const std::function<void()>& kernel) {
   const Options& options = GetOptions();

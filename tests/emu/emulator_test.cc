@@ -272,11 +272,11 @@ TEST_P(EmulatorTest, RefusesKernelsThatNobodyMadeReady) {
 // A kernel that may begin early waits in all of its threads; half of those of this one forget it.
 __global__ void waits_by_half(int32_t* x, bool all) {
   if (all || Lane() < 16) WaitForEarlier();
-  *x = 1;
+  if (ThreadOfBlock() == 0) x[blockIdx.x] = 1;
 }
 
 TEST_P(EmulatorTest, AnEarlyKernelThatDoesNotWaitFailsTheLaunch) {
-  int32_t* x = Device<int32_t>(1);
+  int32_t* x = Device<int32_t>(3);
   KernelLoader loader;
   KVC_ADD(&loader, waits_by_half, 0);
   cudaLaunchAttribute early = {cudaLaunchAttributeProgrammaticStreamSerialization, {1}};

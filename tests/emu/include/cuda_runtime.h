@@ -49,7 +49,7 @@ extern thread_local Block* block;
 // All lanes of `mask` meet; every one hands in `bytes` and gets those of all 32 (undefined for the others).
 const void* Exchange(unsigned mask, const void* mine, size_t bytes);
 void BlockBarrier();
-inline void WaitForEarlier() { ++block->waits; }
+void WaitForEarlier();
 
 }  // namespace kvc::emu
 
