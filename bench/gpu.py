@@ -74,23 +74,23 @@ def device_of(kvc, device):
     return found[0]
 
 
-def memory_used(device):
-    """Bytes of a GPU that are taken, by all programs: in containers nvidia-smi shows no single ones. None where it does
-    not say."""
+def memory(device, which):
+    """Bytes of a GPU, "used" by all programs (in containers nvidia-smi shows no single ones) or in "total". None where
+    it does not say."""
     number = (device.split(":") + ["0"])[1]
-    out, error = run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", f"--id={number}"])
+    out, error = run(["nvidia-smi", f"--query-gpu=memory.{which}", "--format=csv,noheader,nounits", f"--id={number}"])
     return int(out) << 20 if error is None and out.strip().isdigit() else None
 
 
 def memory_peak(command, device, interval=1.0):
     """What the device holds more while a command runs, at most; None where that cannot be said."""
-    before = memory_used(device)
+    before = memory(device, "used")
     if before is None:
         return None
     most = before
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         while running.poll() is None:
-            most = max(most, memory_used(device) or 0)
+            most = max(most, memory(device, "used") or 0)
             time.sleep(interval)
     return most - before if running.returncode == 0 else None
 
@@ -114,9 +114,8 @@ def on_cuda(device):
 
 
 def device_bytes(device):
-    """Memory of the first GPU; of what is none, no limit."""
-    out, error = run(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits", "--id=0"])
-    return int(out) << 20 if device.startswith("cuda") and error is None else 1 << 62
+    """Memory of a GPU; of what is none, no limit."""
+    return (memory(device, "total") if on_cuda(device) else None) or 1 << 62
 
 
 def operations(args, clock):

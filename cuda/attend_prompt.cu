@@ -15,8 +15,7 @@ namespace kvc::cuda {
 namespace {
 
 constexpr int kThreads = 128, kRows = 64;
-// What the products with values have of a probability: f16 has nothing below 2^-25, and long prompts need it.
-constexpr float kShare = 16384;
+constexpr float kShare = F16Halves::kShare;
 
 struct AttendParams {
   LayerParams layer;

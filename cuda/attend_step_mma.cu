@@ -28,12 +28,6 @@ namespace {
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 constexpr int kEntries = 16, kHeads = 8;  // of a product: of the cache; query heads
 
-// What the products with values have of a probability: as in attend_prompt.cu. bf16 has smaller numbers.
-template <typename Halves>
-constexpr float kShare = 1;
-template <>
-constexpr float kShare<F16Halves> = 16384;
-
 // Lane (u, v) = (lane / 4, lane % 4) of a warp; its i-th entry of 16, of the logits that it has.
 KVC_DEVICE int RowOfLane() { return Lane() / 4; }
 KVC_DEVICE int QuadOfLane() { return Lane() % 4; }
@@ -257,7 +251,7 @@ KVC_DEVICE void AddValues(const float (&e)[4], float keep, const Values<kDims>& 
   uint32_t left[4];
   KVC_UNROLL
   for (int i = 0; i < 4; i += 2)
-    SplitPair<Halves>(kShare<Halves> * e[i], kShare<Halves> * e[i + 1], &left[i], &left[i + 1]);
+    SplitPair<Halves>(Halves::kShare * e[i], Halves::kShare * e[i + 1], &left[i], &left[i + 1]);
   KVC_UNROLL
   for (int c = 0; c < kDims / 64; ++c) {
     KVC_UNROLL
@@ -299,7 +293,7 @@ KVC_DEVICE void JoinWarps(const StepParams& p, const WarpSoftmax& mine, const fl
   if (QuadOfLane() == 0) s->m[warp][u] = mine.m;
   __syncthreads();
   const float keep = mine.m == -Infinity() ? 0.0f : expf(mine.m - greatest(u)), l = QuadSum(mine.l),
-              share = keep / kShare<Halves>;
+              share = keep / Halves::kShare;
   if (QuadOfLane() == 0) s->l[warp][u] = l * keep;
   KVC_UNROLL
   for (int t = 0; t < kDims / 8; t += 4) {

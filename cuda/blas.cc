@@ -87,9 +87,8 @@ class Call {
 }  // namespace
 
 Blas::Blas(const Context& context, int capability)
-    : context_(context), workspace_bytes_(WorkspaceFor(capability)) {
-  const char *wanted = std::getenv("KVC_CUDA_BLAS"), *path = std::getenv("KVC_CUBLASLT");
-  wanted_ = wanted == nullptr || std::strcmp(wanted, "0") != 0;
+    : context_(context), workspace_bytes_(WorkspaceFor(capability)), wanted_(IsOn("KVC_CUDA_BLAS")) {
+  const char* path = std::getenv("KVC_CUBLASLT");
   if (path != nullptr) path_ = path;
 }
 

@@ -59,7 +59,7 @@ class Blas {
 
   const Context context_;
   const int64_t workspace_bytes_;
-  bool wanted_;
+  const bool wanted_;
   std::string path_;
   std::once_flag once_;
   lt::Functions functions_ = {};

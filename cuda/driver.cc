@@ -1,5 +1,8 @@
 #include "cuda/driver.h"
 
+#include <cstdlib>
+#include <cstring>
+
 namespace kvc::cuda {
 namespace {
 
@@ -31,6 +34,11 @@ const Driver* FindDriver() {
                             Find("cuMemSetAccess", &driver.access) && Find("cuMemUnmap", &driver.unmap) &&
                             Find("cuMemGetAllocationGranularity", &driver.granularity);
   return found ? &driver : nullptr;
+}
+
+bool IsOn(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr || std::strcmp(value, "0") != 0;
 }
 
 Status Check(cudaError_t e, const char* what) {

@@ -34,7 +34,7 @@ struct Fetched {
 // How a kernel reads weights: as one of these types in whole vectors of 16 bytes, codes with one scale a row
 // of a stage; or as kF32, any type, decoded one by one.
 WeightType FormOf(const Part& w, int32_t cols) {
-  const bool codes = w.type == WeightType::kInt8 || w.type == WeightType::kInt4;
+  const bool codes = IsScaled(w.type);
   const bool vectors = cols % (codes ? kDepth : VectorOf<WeightType::kBf16>::kColumns) == 0;
   return vectors && (!codes || w.group % kDepth == 0) ? w.type : WeightType::kF32;
 }
@@ -43,7 +43,7 @@ WeightType FormOf(const Part& w, int32_t cols) {
 template <WeightType T>
 struct Operands {
   static constexpr bool kVectors = T != WeightType::kF32;
-  static constexpr bool kScaled = T == WeightType::kInt8 || T == WeightType::kInt4;  // sums have scales
+  static constexpr bool kScaled = IsScaled(T);                         // sums have scales
   static constexpr bool kHalves = !kVectors || T == WeightType::kF16;  // a weight is two of bf16
   const Product& p;
   const Part& w;

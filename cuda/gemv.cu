@@ -35,7 +35,7 @@ template <WeightType T, int N, typename X>
 KVC_DEVICE void RowsByVectors(const Product& p, const Part& w, int32_t r0, int32_t n_rows, const X& x,
                               float (&sum)[kRows][N]) {
   constexpr int kColumns = VectorOf<T>::kColumns;
-  constexpr bool kScales = T == WeightType::kInt8 || T == WeightType::kInt4;
+  constexpr bool kScales = IsScaled(T);
   const int64_t row_vectors = p.cols / kColumns, row_scales = kScales ? p.cols / w.group : 0;
   const uint4* rows = reinterpret_cast<const uint4*>(w.data);
   for (int32_t c = Lane() * kColumns; c < p.cols; c += kWarp * kColumns) {
@@ -60,8 +60,7 @@ template <WeightType T, int N, typename X>
 KVC_DEVICE void RowsOf(const Product& p, const Part& w, int32_t r0, const X& x) {
   const int32_t n_rows = min(kRows, w.rows - r0), first = x.FirstRow(w) + r0;
   float sum[kRows][N] = {};
-  constexpr bool kScales = T == WeightType::kInt8 || T == WeightType::kInt4;
-  if (p.cols % VectorOf<T>::kColumns == 0 && (!kScales || w.group % VectorOf<T>::kColumns == 0)) {
+  if (p.cols % VectorOf<T>::kColumns == 0 && (!IsScaled(T) || w.group % VectorOf<T>::kColumns == 0)) {
     RowsByVectors<T, N>(p, w, first, n_rows, x, sum);
   } else {
     for (int32_t c = Lane(); c < p.cols; c += kWarp) {

@@ -30,10 +30,9 @@ constexpr int32_t kMostShared = 96 << 10;  // of x: devices of every capability 
 // Rows of a warp, vectors of each on their way.
 template <WeightType T>
 struct FormOf {
-  static constexpr bool kCodes = T == WeightType::kInt8 || T == WeightType::kInt4;
   static constexpr int kRows = T == WeightType::kInt4 ? 4 : 2;
   static constexpr int kAhead = 8 / kRows;
-  static constexpr int kWarps = kCodes ? 12 : 14;  // as many as registers allow; scales take some
+  static constexpr int kWarps = IsScaled(T) ? 12 : 14;  // as many as registers allow; scales take some
   static constexpr int kThreads = kWarps * kWarp;
 };
 
@@ -121,7 +120,7 @@ class RowProduct {
       const Part& w = p_.parts[part];
       const int64_t at = static_cast<int64_t>(c.row + min(r % kOwn, c.n - 1)) * vectors_ + vector;
       v_[u][r] = __ldcs(reinterpret_cast<const uint4*>(w.data) + at);
-      if (FormOf<T>::kCodes) scale_[u][r] = w.scales[at >> o_.scale_shift[part]];
+      if (IsScaled(T)) scale_[u][r] = w.scales[at >> o_.scale_shift[part]];
     }
   }
   KVC_DEVICE void AddVectors(int u, const float4* x) {
@@ -129,8 +128,7 @@ class RowProduct {
     MultiplyVectors<T>(
         v_[u], [x](int, int i) { return x[i * kWarp]; }, part);
     KVC_UNROLL
-    for (int r = 0; r < kRows; ++r)
-      sum_[r] += FormOf<T>::kCodes ? part[r][0] * HalfBits(scale_[u][r]) : part[r][0];
+    for (int r = 0; r < kRows; ++r) sum_[r] += IsScaled(T) ? part[r][0] * HalfBits(scale_[u][r]) : part[r][0];
   }
 
   const OneRow& o_;
@@ -181,10 +179,7 @@ __global__ void __launch_bounds__(FormOf<T>::kThreads, 2) gemv_row(const OneRow 
 }
 
 int32_t SharedBytes(WeightType type, int32_t cols) {
-  const int32_t columns = kWarp * (type == WeightType::kInt4   ? VectorOf<WeightType::kInt4>::kColumns
-                                   : type == WeightType::kInt8 ? VectorOf<WeightType::kInt8>::kColumns
-                                   : type == WeightType::kF32  ? VectorOf<WeightType::kF32>::kColumns
-                                                               : VectorOf<WeightType::kBf16>::kColumns);
+  const int32_t columns = kWarp * VectorColumns(type);
   return (cols + columns - 1) / columns * columns * static_cast<int32_t>(sizeof(float));
 }
 
@@ -203,7 +198,7 @@ cudaError_t LaunchForm(OneRow o, CudaStream& stream) {
   } else {
     o.n_units = NumberBlocks(&p, FormOf<T>::kRows);
   }
-  for (int i = 0; FormOf<T>::kCodes && i < p.n_parts; ++i) {
+  for (int i = 0; IsScaled(T) && i < p.n_parts; ++i) {
     o.scale_shift[i] = 0;
     while (VectorOf<T>::kColumns << o.scale_shift[i] < p.parts[i].group) ++o.scale_shift[i];
   }
@@ -228,8 +223,8 @@ void AddGemvRowKernels(KernelLoader* loader) {
 bool FitsOneRow(const Product& p) {
   const WeightType type = p.parts[0].type;
   if (p.n != 1 || p.tiles != nullptr || SharedBytes(type, p.cols) > kMostShared) return false;
-  const bool codes = type == WeightType::kInt8 || type == WeightType::kInt4;
-  const int32_t columns = SharedBytes(type, 1) / (kWarp * static_cast<int32_t>(sizeof(float)));
+  const bool codes = IsScaled(type);
+  const int32_t columns = VectorColumns(type);
   for (int i = 0; i < p.n_parts; ++i) {
     const Part& w = p.parts[i];
     const int32_t vectors = codes ? w.group / columns : 1;  // with one scale

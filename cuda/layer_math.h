@@ -153,8 +153,7 @@ class LayerMath {
   static ActivationRule RuleOf(const LayerMatrices& w) {
     return {w.activation, w.activation_gain, w.activation_limit};
   }
-  // A norm in front of one row's product is a factor of its sums, where no mean is taken off and nothing
-  // added.
+  // One row's product makes the norm in front of it, where no mean is taken off and nothing added.
   bool RidesAlong(const Product& p, DevicePtr<const float> bias) const {
     return !shape_.layer_norms && !bias && FitsOneRow(p);
   }

@@ -2,7 +2,6 @@
 // addresses stay while what is behind them comes and goes.
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -70,12 +69,6 @@ Status LoadKernels(const std::string& spec) {
       e == cudaErrorUnsupportedPtxVersion || e == cudaErrorJitCompilerNotFound)
     return Unsupported(spec, Format("this build's kernels do not run there: %s", cudaGetErrorString(e)));
   return Check(e, loader.last());
-}
-
-// A switch in the environment, to measure what something gives.
-bool IsOn(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr || std::strcmp(value, "0") != 0;
 }
 
 // Of the 8B shape they fill the multiprocessors of the largest GPUs with the narrowest of its products (4096

@@ -7,6 +7,8 @@
 namespace kvc::cuda {
 
 struct Bf16Halves {
+  // What products with values have of a probability: f16 has nothing below 2^-25, and long prompts need it.
+  static constexpr float kShare = 1;
   KVC_DEVICE static uint32_t Pair(float a, float b) { return ToBfPair(a, b); }
   KVC_DEVICE static float First(uint32_t pair) { return __uint_as_float(pair << 16); }
   KVC_DEVICE static float Second(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
@@ -15,6 +17,7 @@ struct Bf16Halves {
   }
 };
 struct F16Halves {
+  static constexpr float kShare = 16384;
   KVC_DEVICE static uint32_t Pair(float a, float b) { return ToHalfPair(a, b); }
   KVC_DEVICE static float First(uint32_t pair) { return HalfBits(static_cast<uint16_t>(pair & 0xffffu)); }
   KVC_DEVICE static float Second(uint32_t pair) { return HalfBits(static_cast<uint16_t>(pair >> 16)); }

@@ -108,13 +108,16 @@ KVC_DEVICE float WeightElement(const Part& w, int32_t cols, int32_t r, int32_t c
   return static_cast<float>(static_cast<int8_t>(two << (c % 2 == 0 ? 4 : 0)) >> 4) * scale;
 }
 
+// Codes, of which a group of columns has a scale.
+constexpr bool IsScaled(WeightType type) { return type == WeightType::kInt8 || type == WeightType::kInt4; }
+
 // Columns that 16 bytes hold.
+constexpr int VectorColumns(WeightType type) {
+  return type == WeightType::kF32 ? 4 : type == WeightType::kInt8 ? 16 : type == WeightType::kInt4 ? 32 : 8;
+}
 template <WeightType T>
 struct VectorOf {
-  static constexpr int kColumns = T == WeightType::kF32    ? 4
-                                  : T == WeightType::kInt8 ? 16
-                                  : T == WeightType::kInt4 ? 32
-                                                           : 8;
+  static constexpr int kColumns = VectorColumns(T);
 };
 
 // Elements 4 i .. 4 i + 3 of the 16 bytes, without their scale.

@@ -343,14 +343,6 @@ test::AlignedBytes ModelIn(WeightType type) {
   return test::TinyModelBytes(options);
 }
 
-std::shared_ptr<const Model> OpenOn(const char* device, const test::AlignedBytes& bytes) {
-  ModelParams params;
-  params.device = device, params.threads = 2;
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return model.value();
-}
-
 constexpr int kPrompt = 600;  // less than DeviceInfo::prompt_rows: all of it at once
 
 TEST_F(BlasTest, PromptsOfASession) {

@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "lib/base/half.h"
+#include "lib/engine/model.h"
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/raw.h"
 #include "lib/ops/device_buffer.h"
 #include "lib/ops/devices.h"
 #include "tests/support/exact_kernels.h"
+#include "tests/support/tiny_model.h"
 #if defined(KVC_EMU)
 #include "tests/emu/emulator.h"
 #endif
@@ -26,6 +28,14 @@ constexpr char kOther[] = "emu";
 #else
 constexpr char kOther[] = "cuda";
 #endif
+
+inline std::shared_ptr<const Model> OpenOn(const char* device, const test::AlignedBytes& bytes) {
+  ModelParams params;
+  params.device = device, params.threads = 2;
+  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return model.value();
+}
 
 // The same bytes on both devices.
 class Pair {

@@ -8,6 +8,21 @@
 namespace kvc {
 namespace {
 
+// The matrices of a layer: queries, keys, values, output, gate, up, down.
+void PrepareLayer(Device& d, const Weight (&m)[7], Span<const DevicePtr<const float>> of_qkv,
+                  Span<const DevicePtr<const float>> of_halves, LayerMatrices* w) {
+  ASSERT_TRUE(d.Prepare({m, 3}, of_qkv, MatrixUse::kProducts, &w->qkv).ok());
+  ASSERT_TRUE(d.Prepare({m + 3, 1}, {}, MatrixUse::kProducts, &w->output).ok());
+  ASSERT_TRUE(d.Prepare({m + 4, 2}, of_halves, MatrixUse::kProducts, &w->gate_up).ok());
+  ASSERT_TRUE(d.Prepare({m + 6, 1}, {}, MatrixUse::kProducts, &w->down).ok());
+}
+void FreeMatrix(Device& d, const Matrix& m) {
+  if (m.memory) d.Free(m.memory, m.bytes);
+}
+void FreeLayer(Device& d, const LayerMatrices& w) {
+  for (const Matrix* m : {&w.qkv, &w.output, &w.gate_up, &w.down}) FreeMatrix(d, *m);
+}
+
 // What does not run is said when a model is opened.
 TEST_F(DeviceParity, HeadsThatAreTooWideAreRefusedByName) {
   NetworkShape shape;
@@ -46,12 +61,9 @@ TEST_F(DeviceParity, LayerOfEveryWeightType) {
         LayerMatrices w;
         w.attention_norm = norm.at[i], w.ffn_norm = norm.at[i], w.query_norm = head_norm.at[i];
         const DevicePtr<const float> biases[] = {bias.at[i], {}, {}};
-        const Weight qkv[] = {q.w, k.w, v.w}, gate_up[] = {gate.w, up.w};
         Matrix m;
-        ASSERT_TRUE(d.Prepare({qkv, 3}, {biases, 3}, MatrixUse::kProducts, &w.qkv).ok());
-        ASSERT_TRUE(d.Prepare({&o.w, 1}, {}, MatrixUse::kProducts, &w.output).ok());
-        ASSERT_TRUE(d.Prepare({gate_up, 2}, {}, MatrixUse::kProducts, &w.gate_up).ok());
-        ASSERT_TRUE(d.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
+        PrepareLayer(d, {q.w, k.w, v.w, o.w, gate.w, up.w, down.w}, {biases, 3}, {}, &w);
+        if (HasFatalFailure()) return;
         ASSERT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
         const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, n));
         ASSERT_TRUE(
@@ -64,9 +76,8 @@ TEST_F(DeviceParity, LayerOfEveryWeightType) {
                 .ok());
         ASSERT_TRUE(
             d.Read(streams_[i].get(), x.at[i].As<const uint8_t>(), std::vector<uint8_t>(4).data(), 4).ok());
-        for (const Matrix* used : {&w.qkv, &w.output, &w.gate_up, &w.down, &m}) {
-          if (used->memory) d.Free(used->memory, used->bytes);
-        }
+        FreeLayer(d, w);
+        FreeMatrix(d, m);
       }
       // The processor rounds activations to eight bits in front of weights with codes; the other device
       // makes int8 of blocks besides.
@@ -116,12 +127,9 @@ TEST_F(DeviceParity, OneRowOfEveryWeightType) {
       w.attention_norm = w.ffn_norm = norm.at[i], w.activation = activation;
       w.activation_gain = 1.7f, w.activation_limit = 0.5f;
       const DevicePtr<const float> biases[] = {bias.at[i], {}, {}};
-      const Weight qkv[] = {q.w, k.w, v.w}, gate_up[] = {gate.w, up.w};
       Matrix m;
-      ASSERT_TRUE(d.Prepare({qkv, 3}, {biases, 3}, MatrixUse::kProducts, &w.qkv).ok());
-      ASSERT_TRUE(d.Prepare({&o.w, 1}, {}, MatrixUse::kProducts, &w.output).ok());
-      ASSERT_TRUE(d.Prepare({gate_up, 2}, {biases, 2}, MatrixUse::kProducts, &w.gate_up).ok());
-      ASSERT_TRUE(d.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
+      PrepareLayer(d, {q.w, k.w, v.w, o.w, gate.w, up.w, down.w}, {biases, 3}, {biases, 2}, &w);
+      if (HasFatalFailure()) return;
       ASSERT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
       const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, 1));
       Stream* s = streams_[i].get();
@@ -132,9 +140,8 @@ TEST_F(DeviceParity, OneRowOfEveryWeightType) {
       last.cap = 100;  // what is less would make errors of small logits large
       ASSERT_TRUE(d.Logits(s, last).ok());
       results.push_back(pair_->Read(x, i));
-      for (const Matrix* used : {&w.qkv, &w.output, &w.gate_up, &w.down, &m}) {
-        if (used->memory) d.Free(used->memory, used->bytes);
-      }
+      FreeLayer(d, w);
+      FreeMatrix(d, m);
     }
     EXPECT_EQ(results[1], results[2]);
     EXPECT_EQ(results[1], results[3]);
@@ -165,11 +172,8 @@ TEST_F(DeviceParity, OneRowIsAsOneOfTwo) {
     Device& device = *devices_[1];
     LayerMatrices w;
     w.attention_norm = w.ffn_norm = norm.at[1];
-    const Weight qkv[] = {q.w, k.w, v.w}, gate_up[] = {gate.w, up.w};
-    ASSERT_TRUE(device.Prepare({qkv, 3}, {}, MatrixUse::kProducts, &w.qkv).ok());
-    ASSERT_TRUE(device.Prepare({&o.w, 1}, {}, MatrixUse::kProducts, &w.output).ok());
-    ASSERT_TRUE(device.Prepare({gate_up, 2}, {}, MatrixUse::kProducts, &w.gate_up).ok());
-    ASSERT_TRUE(device.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
+    PrepareLayer(device, {q.w, k.w, v.w, o.w, gate.w, up.w, down.w}, {}, {}, &w);
+    if (HasFatalFailure()) return;
     std::vector<float> got[2];
     for (const int32_t n : {1, 2}) {
       const auto rows = pair_->Copy(std::vector<float>(x.begin(), x.begin() + n * h)),
@@ -194,8 +198,7 @@ TEST_F(DeviceParity, OneRowIsAsOneOfTwo) {
 #endif
     for (size_t i = 0; i < got[0].size(); ++i)
       ASSERT_NEAR(got[0][i], got[1][i], 4e-6f * most) << "type " << static_cast<int>(type) << ", " << i;
-    for (const Matrix* used : {&w.qkv, &w.output, &w.gate_up, &w.down})
-      device.Free(used->memory, used->bytes);
+    FreeLayer(device, w);
     pair_->blocks.clear();
   }
 }

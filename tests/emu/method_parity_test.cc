@@ -9,19 +9,12 @@
 #include <vector>
 
 #include "lib/engine/session.h"
+#include "tests/emu/device_pair.h"
 #include "tests/support/tiny_session.h"
-#if defined(KVC_EMU)
-#include "tests/emu/emulator.h"
-#endif
 
 namespace kvc {
 namespace {
 
-#if defined(KVC_EMU)
-constexpr char kOther[] = "emu";
-#else
-constexpr char kOther[] = "cuda";
-#endif
 constexpr float kLogits = 1e-4f;
 // Of pages of 16 bits: where the numbers behind them differ in f32, some lie a bit apart there.
 constexpr float kLogitsOfHalves = 1e-3f;
@@ -31,14 +24,6 @@ test::TinyModelOptions TwoLayers() {
   options.n_layers = 2, options.n_heads = 6, options.n_kv_heads = 2, options.head_dim = 16,
   options.hidden_size = 48;
   return options;
-}
-
-std::shared_ptr<const Model> OpenOn(const char* device, const test::AlignedBytes& bytes) {
-  ModelParams params;
-  params.device = device, params.threads = 2;
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return model.value();
 }
 
 void ExpectSame(const test::AlignedBytes& bytes, const char* policy, float tolerance = kLogits) {
