@@ -19,6 +19,8 @@ struct PacketCopy {
 struct LaunchTraits {
   bool graphs = true;  // KVC_CUDA_GRAPHS
   bool early = false;  // kernels may begin before those in front of them have ended: KVC_CUDA_EARLY
+  // In prompts a number of f32 becomes one of 16 bits for the tensor cores, not two: KVC_CUDA_ROUND.
+  bool rounds = true;
   int32_t multiprocessors = 1;
 };
 
