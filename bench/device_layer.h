@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/device_bench.h"
+#include "lib/base/half.h"
 #include "lib/cache/layer_kv.h"
 
 namespace kvc::bench {
@@ -31,13 +32,15 @@ inline int32_t Copies(const DeviceBench& bench, double bytes) {
   return bench.small() ? 2 : static_cast<int32_t>(kBeyondCaches / bytes) + 1;
 }
 
-// A layer at full length as a prompt leaves it: keys, values, positions of `n` tokens.
+// A layer at full length as a prompt leaves it: keys, values, positions of `n` tokens. Of f16 where the
+// device has such layers, as those of models with weights of 16 bits or fewer are.
 class Layer {
  public:
   Layer(DeviceBench* bench, int32_t n) : Layer(bench, ShapeOf(*bench), n) {}
   // n_aux: side values of an entry, 0.
   Layer(DeviceBench* bench, const NetworkShape& shape, int32_t n, int32_t n_aux = 0) : shape_(shape) {
-    Check(buffers_.Reserve(bench->memory(), shape_.n_kv_heads, shape_.head_dim, n, n, n_aux, false));
+    Check(buffers_.Reserve(bench->memory(), shape_.n_kv_heads, shape_.head_dim, n, n, n_aux, false,
+                           bench->device()->info().half_layers ? KvType::kF16 : KvType::kF32));
     const int64_t entries = int64_t{n} * shape_.n_kv_heads;
     Device* device = bench->device();
     const std::vector<float> x = bench->Floats(entries * shape_.head_dim);
@@ -47,15 +50,20 @@ class Layer {
     const auto write = [&](DeviceBytes to, const void* from, int64_t bytes) {
       Check(device->Write(bench->stream(), to, from, bytes));
     };
-    write(view().keys.As<uint8_t>(), x.data(), 4 * entries * shape_.head_dim);
-    write(view().values.As<uint8_t>(), x.data(), 4 * entries * shape_.head_dim);
+    std::vector<uint16_t> halves(x.size());
+    std::transform(x.begin(), x.end(), halves.begin(), FloatToF16);
+    const void* numbers = view().type == KvType::kF16 ? static_cast<const void*>(halves.data()) : x.data();
+    write(view().keys, numbers, entries * view().vector_bytes());
+    write(view().values, numbers, entries * view().vector_bytes());
     write(view().positions.As<uint8_t>(), positions.data(), 4 * entries);
     if (n_aux > 0) Check(device->Zero(bench->stream(), view().aux.As<uint8_t>(), 4 * entries * n_aux));
     std::fill_n(view().len, shape_.n_kv_heads, n);
   }
   const LayerView& view() const { return buffers_.view(); }
-  // Keys and values, f32.
-  double bytes(int32_t n) const { return 8.0 * n * shape_.n_kv_heads * shape_.head_dim; }
+  // Keys and values.
+  double bytes(int32_t n) const {
+    return 2.0 * n * shape_.n_kv_heads * static_cast<double>(view().vector_bytes());
+  }
 
  private:
   const NetworkShape shape_;

@@ -3,8 +3,10 @@
 // (queries of more than 128 dimensions are read again for every tile); keys and values are split into shared
 // memory, once for all rows of a block. Flops: 4 * rows * entries * D a query head, of which the tensor cores
 // make three products each, of halves of f16 (split_tiles.h): queries, keys and values beyond 65504 are
-// infinite, as they are in pages of f16. Bytes: keys and values once a block, from the second-level cache.
+// infinite, as they are in pages of f16. Of layers of f16 it is one product: queries and exponentials are
+// rounded to it too. Bytes: keys and values once a block, from the second-level cache.
 #include <cmath>
+#include <type_traits>
 
 #include "cuda/head_dims.h"
 #include "cuda/launch.h"
@@ -28,10 +30,10 @@ struct AttendParams {
   const float* sinks;  // [H], null: none
 };
 
-template <int kDims>
+template <int kDims, bool kHalf>
 struct KeysAndValues {
   static constexpr int kKeys = kDims <= 64 ? 64 : kDims <= 128 ? 32 : 16;
-  SplitTile<F16Halves, kKeys, kDims> keys, values;
+  typename LayerRows<kHalf>::template Tile<kKeys, kDims> keys, values;
 };
 
 // The two rows of which a lane has numbers: u and u + 8 of its warp.
@@ -83,10 +85,28 @@ KVC_DEVICE void SoftmaxOfTile(TwoRows* rows, float (&z)[kTiles][4], float (&acc)
   }
 }
 
-template <int kDims>
+// Exponentials of 16 entries as a left factor, in two halves or in one.
+KVC_DEVICE void ToLeft(const float (&even)[4], const float (&odd)[4], SplitLeft* p) {
+  KVC_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const float(&z)[4] = i / 2 == 0 ? even : odd;
+    SplitPair<F16Halves>(kShare * z[i % 2 * 2], kShare * z[i % 2 * 2 + 1], &p->high[i], &p->low[i]);
+  }
+}
+KVC_DEVICE void ToLeft(const float (&even)[4], const float (&odd)[4], HalfLeft* p) {
+  KVC_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const float(&z)[4] = i / 2 == 0 ? even : odd;
+    p->high[i] = ToHalfPair(kShare * z[i % 2 * 2], kShare * z[i % 2 * 2 + 1]);
+  }
+}
+
+template <int kDims, bool kHalf>
 __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams a) {
-  constexpr int kKeys = KeysAndValues<kDims>::kKeys, kSteps = kDims / 16;
-  KVC_SHARED(KeysAndValues<kDims>, tile);
+  using Both = KeysAndValues<kDims, kHalf>;
+  using Rows = LayerRows<kHalf>;
+  constexpr int kKeys = Both::kKeys, kSteps = kDims / 16;
+  KVC_SHARED(Both, tile);
   const int32_t d = a.layer.d, h = static_cast<int32_t>(blockIdx.y), group = a.n_heads / a.layer.n_heads,
                 g = h / group;
   // Later rows see more: they go first.
@@ -94,7 +114,8 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
                 my_row0 = row0 + WarpOfBlock() * 16;
   const int64_t row_stride = static_cast<int64_t>(a.n_heads) * d,
                 first = (static_cast<int64_t>(my_row0) * a.n_heads + h) * d;
-  const LeftRows<F16Halves, kDims> queries({a.q + first, row_stride, a.n - my_row0, d});
+  const LeftRows<F16Halves, kDims, typename Rows::Beside> queries(
+      {a.q + first, row_stride, a.n - my_row0, d});
   const int32_t rows = min(kRows, a.n - row0), first_visible = a.base[g] + a.offset + row0;
   const int32_t block_end = first_visible + rows,
                 block_begin = a.window > 0 && first_visible + 1 > a.window ? first_visible + 1 - a.window : 0;
@@ -113,10 +134,9 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
   float acc[kDims / 8][4] = {};
   for (int32_t key0 = block_begin; key0 < block_end; key0 += kKeys) {
     const int32_t n = min(kKeys, block_end - key0);
-    const int64_t at = (head + key0) * d;
     __syncthreads();
-    tile->keys.Load({a.layer.keys + at, d, n, d});
-    if (a.out != nullptr) tile->values.Load({a.layer.values + at, d, n, d});
+    tile->keys.Load(Rows::Of(a.layer.Key(head + key0), n, d));
+    if (a.out != nullptr) tile->values.Load(Rows::Of(a.layer.Value(head + key0), n, d));
     __syncthreads();
     if (key0 >= first_visible + WarpOfBlock() * 16 + 16) continue;  // no row of the warp sees it
     float z[kKeys / 8][4] = {};
@@ -126,14 +146,11 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
     if (a.out == nullptr) continue;
     KVC_UNROLL
     for (int k = 0; k < kKeys / 16; ++k) {
-      SplitLeft p;
-      KVC_UNROLL
-      for (int i = 0; i < 4; ++i)
-        SplitPair<F16Halves>(kShare * z[2 * k + i / 2][i % 2 * 2], kShare * z[2 * k + i / 2][i % 2 * 2 + 1],
-                             &p.high[i], &p.low[i]);
+      std::conditional_t<kHalf, HalfLeft, SplitLeft> p;
+      ToLeft(z[2 * k], z[2 * k + 1], &p);
       KVC_UNROLL
       for (int j = 0; j < kSteps; ++j) {
-        SplitRight values[2];
+        std::conditional_t<kHalf, HalfRight, SplitRight> values[2];
         tile->values.ColumnsRight(16 * k, 16 * j, values);
         MmaSplit<F16Halves>(acc[2 * j], p, values[0]);
         MmaSplit<F16Halves>(acc[2 * j + 1], p, values[1]);
@@ -157,16 +174,20 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
   }
 }
 
-template <int kDims>
+template <int kDims, bool kHalf>
 cudaError_t Attend(const AttendParams& p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>((p.n + kRows - 1) / kRows), static_cast<unsigned>(p.n_heads));
-  return KVC_LAUNCH(attend_prompt<kDims>, grid, dim3(kThreads), sizeof(KeysAndValues<kDims>), stream, p);
+  return KVC_LAUNCH((attend_prompt<kDims, kHalf>), grid, dim3(kThreads), sizeof(KeysAndValues<kDims, kHalf>),
+                    stream, p);
 }
 
 }  // namespace
 
 void AddAttendPromptKernels(KernelLoader* loader) {
-  ForEachHeadDims([&](auto dims) { KVC_ADD(loader, attend_prompt<dims>, sizeof(KeysAndValues<dims>)); });
+  ForEachHeadDims([&](auto dims) {
+    KVC_ADD(loader, (attend_prompt<dims, false>), sizeof(KeysAndValues<dims, false>));
+    KVC_ADD(loader, (attend_prompt<dims, true>), sizeof(KeysAndValues<dims, true>));
+  });
 }
 
 Status CudaDevice::AttendPrompt(Stream* s, const PromptAttentionArgs& a) {
@@ -184,8 +205,10 @@ Status CudaDevice::AttendPrompt(Stream* s, const PromptAttentionArgs& a) {
                        At(a.lse),     a.lse_stride,
                        At(a.sinks)};
   KVC_RETURN_IF_ERROR(packet.Send());
-  return Check(ForHeadDims(layer.d, [&](auto dims) { return Attend<dims>(p, StreamOf(s)); }),
-               "attention of a prompt");
+  const auto attend = [&](auto dims) {
+    return layer.half ? Attend<dims, true>(p, StreamOf(s)) : Attend<dims, false>(p, StreamOf(s));
+  };
+  return Check(ForHeadDims(layer.d, attend), "attention of a prompt");
 }
 
 }  // namespace kvc::cuda

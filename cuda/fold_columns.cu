@@ -3,7 +3,7 @@
 // registers (keys of more than 128 dimensions are read again for every tile); the rows of all query heads of
 // the group go by in shared memory. A lane adds what it has of an entry, and the four of an entry meet at the
 // end: the same order every time. Flops: 2 * rows * entries * D a query head, three products each
-// (split_tiles.h).
+// (split_tiles.h); of layers of f16 one, as in the attention that gave the sums of rows.
 #include <algorithm>
 #include <cmath>
 
@@ -29,8 +29,8 @@ struct FoldParams {
   float lse_factor;
 };
 
-template <int kDims>
-using QueryTile = SplitTile<F16Halves, kDims <= 64 ? 64 : 32, kDims>;
+template <int kDims, bool kHalf>
+using QueryTile = typename LayerRows<kHalf>::template Tile<kDims <= 64 ? 64 : 32, kDims>;
 
 // What a tile of rows gives the lane's entries u and u + 8. row0: the first of them; sees_from: the first row
 // that sees the entry, kNever where the query head does not see it. more: for the entries' logits.
@@ -50,17 +50,21 @@ KVC_DEVICE void FoldTile(const FoldParams& a, const float* lse, int32_t row0, co
   }
 }
 
-template <int kDims, bool kMaxima>
+template <int kDims, bool kMaxima, bool kHalf>
 __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) {
+  using Tile = QueryTile<kDims, kHalf>;
+  using Rows = LayerRows<kHalf>;
+  using Queries = typename Rows::Beside;
   constexpr int kRows = kDims <= 64 ? 64 : 32;
-  KVC_SHARED(QueryTile<kDims>, tile);
+  KVC_SHARED(Tile, tile);
   const int32_t d = a.layer.d, g = static_cast<int32_t>(blockIdx.y), group = a.n_heads / a.layer.n_heads;
   const int32_t key0 = static_cast<int32_t>(blockIdx.x) * kEntries, first_visible = a.base[g] + a.offset;
   const int32_t keys_end = a.base[g] + a.limit;
   if (key0 >= keys_end) return;
   const int32_t my_key0 = key0 + WarpOfBlock() * 16;
   const int64_t head = g * a.layer.capacity;
-  const LeftRows<F16Halves, kDims> keys({a.layer.keys + (head + my_key0) * d, d, keys_end - my_key0, d});
+  const auto my_keys = Rows::Of(a.layer.Key(head + my_key0), keys_end - my_key0, d);
+  const LeftRows<F16Halves, kDims, std::remove_const_t<decltype(my_keys)>> keys(my_keys);
   const int32_t sees_from[2] = {my_key0 + Lane() / 4 - first_visible,
                                 my_key0 + Lane() / 4 + 8 - first_visible};
   const bool has_first = my_key0 + Lane() / 4 == 0;
@@ -79,8 +83,8 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
     }
     for (int32_t row0 = first_row; row0 < a.n; row0 += kRows) {
       __syncthreads();
-      tile->Load({a.q + (static_cast<int64_t>(row0) * a.n_heads + h) * d, static_cast<int64_t>(a.n_heads) * d,
-                  min(kRows, a.n - row0), d});
+      tile->Load(Queries{a.q + (static_cast<int64_t>(row0) * a.n_heads + h) * d,
+                         static_cast<int64_t>(a.n_heads) * d, min(kRows, a.n - row0), d});
       __syncthreads();
       float z[kRows / 8][4] = {};
       tile->TimesRows(keys, z);
@@ -100,20 +104,22 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
   }
 }
 
-template <int kDims, bool kMaxima>
+template <int kDims, bool kMaxima, bool kHalf>
 cudaError_t Fold(const FoldParams& p, int32_t longest, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>((longest + kEntries - 1) / kEntries),
                   static_cast<unsigned>(p.layer.n_heads));
-  return KVC_LAUNCH((fold_columns<kDims, kMaxima>), grid, dim3(kThreads), sizeof(QueryTile<kDims>), stream,
-                    p);
+  return KVC_LAUNCH((fold_columns<kDims, kMaxima, kHalf>), grid, dim3(kThreads),
+                    sizeof(QueryTile<kDims, kHalf>), stream, p);
 }
 
 }  // namespace
 
 void AddFoldColumnsKernels(KernelLoader* loader) {
   ForEachHeadDims([&](auto dims) {
-    KVC_ADD(loader, (fold_columns<dims, true>), sizeof(QueryTile<dims>));
-    KVC_ADD(loader, (fold_columns<dims, false>), sizeof(QueryTile<dims>));
+    KVC_ADD(loader, (fold_columns<dims, true, false>), sizeof(QueryTile<dims, false>));
+    KVC_ADD(loader, (fold_columns<dims, false, false>), sizeof(QueryTile<dims, false>));
+    KVC_ADD(loader, (fold_columns<dims, true, true>), sizeof(QueryTile<dims, true>));
+    KVC_ADD(loader, (fold_columns<dims, false, true>), sizeof(QueryTile<dims, true>));
   });
 }
 
@@ -139,9 +145,14 @@ Status CudaDevice::FoldColumns(Stream* s, const ColumnArgs& a) {
                      At(a.into),
                      a.power()};
   KVC_RETURN_IF_ERROR(packet.Send());
+  const bool maxima = a.fold == ColumnFold::kMaxima;
   const auto fold = [&](auto dims) {
-    return a.fold == ColumnFold::kMaxima ? Fold<dims, true>(p, longest, StreamOf(s))
-                                         : Fold<dims, false>(p, longest, StreamOf(s));
+    CudaStream& stream = StreamOf(s);
+    if (layer.half)
+      return maxima ? Fold<dims, true, true>(p, longest, stream)
+                    : Fold<dims, false, true>(p, longest, stream);
+    return maxima ? Fold<dims, true, false>(p, longest, stream)
+                  : Fold<dims, false, false>(p, longest, stream);
   };
   return Check(ForHeadDims(layer.d, fold), "attention by columns");
 }

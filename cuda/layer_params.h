@@ -4,23 +4,74 @@
 
 #include "cuda/cuda_device.h"
 #include "cuda/records.h"
+#include "cuda/split_tiles.h"
 #include "cuda/turning.h"
 
 namespace kvc::cuda {
 
+// Numbers of keys or values of a layer, from one of them on: of f32, or of f16.
+class LayerNumbers {
+ public:
+  KVC_DEVICE LayerNumbers(uint8_t* at, bool half) : at_(at), half_(half) {}
+  KVC_DEVICE float operator[](int64_t i) const {
+    return half_ ? HalfBits(reinterpret_cast<const uint16_t*>(at_)[i])
+                 : reinterpret_cast<const float*>(at_)[i];
+  }
+  // f16: no further from zero than its largest.
+  KVC_DEVICE void Set(int64_t i, float x) const {
+    if (half_) {
+      reinterpret_cast<uint16_t*>(at_)[i] = ToHalfBits(x > kMost ? kMost : x < -kMost ? -kMost : x);
+    } else {
+      reinterpret_cast<float*>(at_)[i] = x;
+    }
+  }
+  KVC_DEVICE LayerNumbers operator+(int64_t n) const { return {at_ + n * (half_ ? 2 : 4), half_}; }
+  KVC_DEVICE const void* at() const { return at_; }
+
+ private:
+  static constexpr float kMost = 65504;
+  uint8_t* at_;
+  bool half_;
+};
+
 // A layer at full length (LayerView) with its lengths on the device.
 struct LayerParams {
   int32_t n_heads, d, n_aux;
-  bool has_seen;
+  bool has_seen, half;
   int64_t capacity;
-  float *keys, *values;
+  uint8_t *keys, *values;
   int32_t* positions;
   float* aux;
   uint32_t* seen;
   const int32_t* len;  // [G]
 
+  // Of an entry of all heads' [G, capacity]: [D], and those behind it.
+  KVC_DEVICE LayerNumbers Key(int64_t entry) const { return LayerNumbers(keys, half) + entry * d; }
+  KVC_DEVICE LayerNumbers Value(int64_t entry) const { return LayerNumbers(values, half) + entry * d; }
   // Whether query head `bit` sees an entry.
   KVC_DEVICE bool Sees(int64_t entry, uint32_t bit) const { return !has_seen || (seen[entry] & bit) != 0; }
+};
+// Vectors of n entries for the tensor cores, and what becomes of rows of f32 beside them: those are rounded
+// to f16 where the layer is of f16.
+template <bool kHalf>
+struct LayerRows;
+template <>
+struct LayerRows<false> {
+  using Beside = FloatRows;
+  KVC_DEVICE static FloatRows Of(const LayerNumbers& first, int32_t n, int32_t d) {
+    return {static_cast<const float*>(first.at()), d, n, d};
+  }
+  template <int kRows, int kDims>
+  using Tile = SplitTile<F16Halves, kRows, kDims>;
+};
+template <>
+struct LayerRows<true> {
+  using Beside = RoundedRows;
+  KVC_DEVICE static HalfRows Of(const LayerNumbers& first, int32_t n, int32_t d) {
+    return {static_cast<const uint16_t*>(first.at()), d, n, d};
+  }
+  template <int kRows, int kDims>
+  using Tile = HalfTile<kRows, kDims>;
 };
 // Of query head h in masks of a group of so many; masks have 32.
 KVC_DEVICE uint32_t SeenBit(int32_t h, int32_t group) {
@@ -34,6 +85,7 @@ inline LayerParams LayerOf(const LayerView& v, Packet* packet) {
           v.head_dim,
           v.n_aux,
           v.has_seen,
+          v.type == KvType::kF16,
           v.capacity,
           At(v.keys),
           At(v.values),

@@ -1,4 +1,4 @@
-// A layer of a cache in and out: between pages and full-length f32, a block an entry where entries are apart,
+// A layer of a cache in and out: between pages and full length, a block an entry where entries are apart,
 // a block a head where they follow each other. Bytes: every entry once in each form.
 #include "cuda/head_ops.h"
 
@@ -36,7 +36,7 @@ __global__ void load_entries(const LoadParams p) {
   const int64_t entry = g * p.to.capacity + at;
   for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) {
     k[j] = pages.Element(s, 0, j);
-    p.to.values[entry * d + j] = pages.Element(s, 1, j);
+    p.to.Value(entry).Set(j, pages.Element(s, 1, j));
   }
   __syncthreads();
   const bool rotated = pages.head().rotated != 0;
@@ -45,7 +45,7 @@ __global__ void load_entries(const LoadParams p) {
     if (!rotated || p.turns_rotated) TurnPairAt(p.turn, p.turn.in_cache ? at : s.position(), d, j, k);
   }
   __syncthreads();
-  for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) p.to.keys[entry * d + j] = k[j];
+  for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) p.to.Key(entry).Set(j, k[j]);
   if (ThreadOfBlock() != 0) return;
   p.to.positions[entry] = s.position();
   for (int x = 0; x < p.to.n_aux; ++x)
@@ -59,7 +59,7 @@ __global__ void load_entries(const LoadParams p) {
 // The key of entry i as the pages keep it: without rotation where they do. x: for the block.
 KVC_DEVICE void StoredKey(const LayerParams& from, const Turn& turn, bool rotated, int32_t g, int32_t i,
                           float* x) {
-  const float* k = from.keys + (g * from.capacity + i) * from.d;
+  const LayerNumbers k = from.Key(g * from.capacity + i);
   for (int32_t j = ThreadOfBlock(); j < from.d; j += BlockThreads()) x[j] = k[j];
   __syncthreads();
   if (rotated) return;
@@ -138,7 +138,7 @@ __global__ void store_entries(const StoreParams p) {
       s.code(1) = all.codes[1][before + rank];
     }
   } else {
-    const float* v = p.from.values + entry * d;
+    const LayerNumbers v = p.from.Value(entry);
     for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) k[d + j] = v[j];
     StoredKey(p.from, p.turn, pages.head().rotated != 0, g, i, k);
     WriteValue(s, k + d, ThreadOfBlock(), BlockThreads());
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kBlock) store_shared(const StoreParams p) {
   for (int32_t page = 0; channels && page < pages.main_len(); page += slots) {
     for (int32_t x = ThreadOfBlock(); x < slots * d; x += BlockThreads()) {
       const int32_t i = p.places[g * p.places_stride + page + x / d];
-      block[x] = p.from.keys[(g * p.from.capacity + i) * d + x % d];
+      block[x] = p.from.Key(g * p.from.capacity + i)[x % d];
     }
     __syncthreads();
     WriteKeyBlock(pages.Main(page), block, slots, ThreadOfBlock(), BlockThreads());
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kBlock) code_layer(const CodeParams p) {
           p.from.len[h], &space, [&](int32_t i) { return marks == nullptr || marks[i] != 0; },
           [&](int32_t i, int32_t place) {
             const int64_t entry = h * p.from.capacity + i;
-            const float* x = (which == 0 ? p.from.keys : p.from.values) + entry * d;
+            const LayerNumbers x = which == 0 ? p.from.Key(entry) : p.from.Value(entry);
             float* to = out.x + static_cast<int64_t>(base + place) * d;
             for (int32_t j = 0; j < d; ++j) to[j] = x[j];
             const int64_t position = p.turn.in_cache ? i : p.from.positions[entry];
@@ -237,6 +237,7 @@ __global__ void __launch_bounds__(kBlock) append_entries(const AppendParams p) {
   const bool shared = p.cache.layer_books != 0;
   const int32_t begin = shared ? 0 : static_cast<int32_t>(blockIdx.x),
                 end = shared ? p.from.n_heads : begin + 1, d = p.from.d;
+  float* value = k + 3 * d;
   for (int32_t g = begin; g < end; ++g) {
     const Pages pages(p.cache, g);
     HeadRoom room{};
@@ -244,10 +245,12 @@ __global__ void __launch_bounds__(kBlock) append_entries(const AppendParams p) {
     room.settle = p.rooms + (shared ? 0 : g) * p.room_bytes;
     for (int32_t i = p.first[g]; i < p.from.len[g]; ++i) {
       const int64_t entry = g * p.from.capacity + i;
+      const LayerNumbers v = p.from.Value(entry);
+      for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) value[j] = v[j];
       StoredKey(p.from, p.turn, pages.head().rotated != 0, g, i, k);
       if (ThreadOfBlock() == 0) ++(pages.head().ring >= 0 ? pages.head().ring_len : pages.head().len);
       __syncthreads();
-      BlockWriteNewest(pages, k, p.from.values + entry * d, p.from.positions[entry]);
+      BlockWriteNewest(pages, k, value, p.from.positions[entry]);
       BlockSettle(pages, room, &space);
     }
   }
@@ -412,7 +415,7 @@ Status CudaDevice::AppendLayer(Stream* s, const AppendArgs& a) {
   KVC_RETURN_IF_ERROR(packet.Send());
   KVC_RETURN_IF_ERROR(Check(
       KVC_LAUNCH(append_entries, dim3(layout.layer_books ? 1u : static_cast<unsigned>(heads)), dim3(kBlock),
-                 3 * static_cast<size_t>(layout.head_dim) * sizeof(float), StreamOf(s), p),
+                 4 * static_cast<size_t>(layout.head_dim) * sizeof(float), StreamOf(s), p),
       "appending entries"));
   return records.ReadBack(&StreamOf(s), p.cache.heads);
 }

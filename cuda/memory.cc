@@ -128,6 +128,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
              static_cast<double>(properties.totalGlobalMem) / (1 << 30));
   device->info_.batch_invariant = false;
   device->info_.prompt_rows = kPromptRows;
+  device->info_.half_layers = traits.rounds;
   device->info_.granule = static_cast<int64_t>(granule);
   device->info_.recommits = true;
   KVC_RETURN_IF_ERROR(

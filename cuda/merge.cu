@@ -19,18 +19,17 @@ struct MergeParams {
 };
 
 struct LayerValues {
-  float* values;
+  LayerNumbers values;
   int32_t d;
   KVC_DEVICE void Add(int32_t to, float factor, int32_t from) const {
     for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads())
-      values[static_cast<int64_t>(to) * d + j] += factor * values[static_cast<int64_t>(from) * d + j];
+      At(to).Set(j, At(to)[j] + factor * At(from)[j]);
   }
   KVC_DEVICE void Mix(int32_t gone, float a_gone, int32_t next, float a_next) const {
-    for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) {
-      float* to = values + static_cast<int64_t>(next) * d + j;
-      *to = MixOf(a_gone, values[static_cast<int64_t>(gone) * d + j], a_next, *to);
-    }
+    for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads())
+      At(next).Set(j, MixOf(a_gone, At(gone)[j], a_next, At(next)[j]));
   }
+  KVC_DEVICE LayerNumbers At(int32_t entry) const { return values + static_cast<int64_t>(entry) * d; }
 };
 
 __global__ void __launch_bounds__(kBlock) merge_values(const MergeParams p) {
@@ -39,7 +38,7 @@ __global__ void __launch_bounds__(kBlock) merge_values(const MergeParams p) {
   const auto aux = [&](int32_t x) -> const float* {
     return x < 0 ? nullptr : p.layer.aux + (static_cast<int64_t>(x) * p.layer.n_heads + g) * p.layer.capacity;
   };
-  const LayerValues values{p.layer.values + g * p.layer.capacity * p.layer.d, p.layer.d};
+  const LayerValues values{p.layer.Value(g * p.layer.capacity), p.layer.d};
   BlockMergeDropped({p.rule, p.marks + g * p.stride, aux(p.rule.sums), aux(p.rule.counts),
                      p.layer.positions + g * p.layer.capacity, p.layer.len[g], p.layer.d,
                      static_cast<uint32_t>(p.first_head + g), p.links + g * (2 * p.stride + 1),
@@ -76,7 +75,7 @@ __global__ void __launch_bounds__(kBlock) sum_dropped(const RestParams p) {
   tokens = BlockSum(tokens, space.doubles);
   if (ThreadOfBlock() == 0) out[2 * d] = tokens;
   for (int32_t i = ThreadOfBlock(); i < 2 * d; i += kBlock) {
-    const float* x = (i < d ? p.layer.keys : p.layer.values) + head * d + i % d;
+    const LayerNumbers x = (i < d ? p.layer.Key(head) : p.layer.Value(head)) + i % d;
     double sum = 0;
     for (int32_t e = begin; e < end; ++e) {
       if (marks[e] == 0) sum += static_cast<double>(x[static_cast<int64_t>(e) * d]) * TokensOf(positions[e]);
@@ -114,9 +113,10 @@ __global__ void __launch_bounds__(kBlock) form_rest(const RestParams p) {
   const double tokens = all(2 * d);
   const int64_t head = g * p.layer.capacity;
   for (int32_t i = ThreadOfBlock(); i < 2 * d; i += kBlock) {
-    float* x = (i < d ? p.layer.keys : p.layer.values) + head * d + i % d;
-    for (int32_t e = first; e > 0; --e) x[static_cast<int64_t>(e) * d] = x[static_cast<int64_t>(e - 1) * d];
-    x[0] = static_cast<float>(all(i) / tokens);
+    const LayerNumbers x = (i < d ? p.layer.Key(head) : p.layer.Value(head)) + i % d;
+    for (int32_t e = first; e > 0; --e)
+      x.Set(static_cast<int64_t>(e) * d, x[static_cast<int64_t>(e - 1) * d]);
+    x.Set(0, static_cast<float>(all(i) / tokens));
   }
   if (ThreadOfBlock() != 0) return;
   int32_t* positions = p.layer.positions + head;

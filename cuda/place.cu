@@ -36,10 +36,13 @@ __global__ void place(const PlaceParams p) {
   }
   const float *k = p.k + (static_cast<int64_t>(i) * heads + g) * d,
               *v = p.v + (static_cast<int64_t>(i) * heads + g) * d;
-  float *key = p.layer.keys + at * d, *value = p.layer.values + at * d;
-  for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
-    TurnPair(k, d, j, p.turn.pairing, cos[j], sin[j], key);
-  for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) value[j] = v[j];
+  const LayerNumbers key = p.layer.Key(at), value = p.layer.Value(at);
+  for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads()) {
+    const int32_t a = FirstOfPair(j, p.turn.pairing), b = SecondOfPair(d, j, p.turn.pairing);
+    key.Set(a, k[a] * cos[j] - k[b] * sin[j]);
+    key.Set(b, k[b] * cos[j] + k[a] * sin[j]);
+  }
+  for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) value.Set(j, v[j]);
   if (ThreadOfBlock() != 0) return;
   p.layer.positions[at] = static_cast<int32_t>(position);
   for (int32_t x = 0; x < p.layer.n_aux; ++x)

@@ -24,7 +24,7 @@ struct ScoreParams : RowScores {
 };
 
 KVC_DEVICE float LogitOf(const ScoreParams& p, const float* q, int64_t entry) {
-  const float* k = p.layer.keys + entry * p.layer.d;
+  const LayerNumbers k = p.layer.Key(entry);
   float z = 0;
   for (int32_t j = 0; j < p.layer.d; ++j) z += q[j] * k[j];
   return z;
@@ -243,7 +243,7 @@ class Lines {
         break;
       case ScoreOp::kKeyNorms:
       case ScoreOp::kValueNorms: {
-        const float* v = (i.op == ScoreOp::kKeyNorms ? p_.layer.keys : p_.layer.values) + entry * p_.layer.d;
+        const LayerNumbers v = i.op == ScoreOp::kKeyNorms ? p_.layer.Key(entry) : p_.layer.Value(entry);
         float sum = 0;
         for (int32_t j = 0; j < p_.layer.d; ++j) sum += v[j] * v[j];
         dst[t] = sum;

@@ -12,7 +12,8 @@ constexpr int32_t kTile = 32, kWarps = kBlock / kWarp;
 constexpr int kRowThreads = 256;
 static_assert(kRowThreads >= kMostHeadSize, "a thread has a dimension");
 
-KVC_DEVICE double Product(const float* a, const float* b, int32_t d) {
+template <typename A, typename B>
+KVC_DEVICE double Product(const A& a, const B& b, int32_t d) {
   double sum = 0;
   for (int32_t j = 0; j < d; ++j) sum += static_cast<double>(a[j]) * static_cast<double>(b[j]);
   return sum;
@@ -26,7 +27,7 @@ __global__ void __launch_bounds__(kBlock) sum_directions(const KeyScores k) {
   __shared__ float inverse[kBlock];
   const int32_t part = static_cast<int32_t>(blockIdx.x), g = static_cast<int32_t>(blockIdx.y), d = k.layer.d,
                 first = part * kBlock, n = min(kBlock, k.layer.len[g] - first);
-  const float* keys = k.layer.keys + (g * k.layer.capacity + first) * d;
+  const LayerNumbers keys = k.layer.Key(g * k.layer.capacity + first);
   if (ThreadOfBlock() < n) {
     const double square = Product(keys + static_cast<int64_t>(ThreadOfBlock()) * d,
                                   keys + static_cast<int64_t>(ThreadOfBlock()) * d, d);
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kBlock) cosines(const KeyScores k) {
   const double length = sqrt(BlockSum(square, shared));
   const int32_t t = static_cast<int32_t>(blockIdx.x) * kBlock + ThreadOfBlock();
   if (t >= n) return;
-  const float* key = k.layer.keys + (g * k.layer.capacity + t) * d;
+  const LayerNumbers key = k.layer.Key(g * k.layer.capacity + t);
   const double both = sqrt(Product(key, key, d)) * length;
   k.out[g * k.out_step + t] = both > 0 ? static_cast<float>(Product(key, mean, d) / both) : 0.0f;
 }
@@ -67,9 +68,9 @@ __global__ void __launch_bounds__(kBlock) cosines(const KeyScores k) {
 
 // Adds half the softmax over a part to `sum`: of the standard deviation of every vector, each dimension
 // scaled by its range in the part behind. spread: scratch.
-KVC_DEVICE void AddSpread(const float* x, int32_t size, int32_t d, float* low, float* inverse, float* spread,
-                          float* sum, BlockSpace* s) {
-  const float* next = x + static_cast<int64_t>(size) * d;
+KVC_DEVICE void AddSpread(const LayerNumbers& x, int32_t size, int32_t d, float* low, float* inverse,
+                          float* spread, float* sum, BlockSpace* s) {
+  const LayerNumbers next = x + static_cast<int64_t>(size) * d;
   for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) {
     float least = next[j], most = next[j];
     for (int32_t i = 1; i < size; ++i) {
@@ -81,7 +82,7 @@ KVC_DEVICE void AddSpread(const float* x, int32_t size, int32_t d, float* low, f
   __syncthreads();
   float most = -Infinity();
   for (int32_t i = ThreadOfBlock(); i < size; i += BlockThreads()) {
-    const float* v = x + static_cast<int64_t>(i) * d;
+    const LayerNumbers v = x + static_cast<int64_t>(i) * d;
     const auto scaled = [&](int32_t j) { return static_cast<double>((v[j] - low[j]) * inverse[j]); };
     double total = 0, squares = 0;
     for (int32_t j = 0; j < d; ++j) total += scaled(j);
@@ -114,9 +115,9 @@ __global__ void __launch_bounds__(kBlock) lag_ranks(const KeyScores k, int32_t n
   }
   if (part >= ranked) return;
   for (int32_t i = ThreadOfBlock(); i < size; i += BlockThreads()) sum[i] = 0;
-  const int64_t at = (g * k.layer.capacity + first) * d;
-  AddSpread(k.layer.keys + at, size, d, low, low + d, out + first, sum, &space);
-  AddSpread(k.layer.values + at, size, d, low, low + d, out + first, sum, &space);
+  const int64_t entry = g * k.layer.capacity + first;
+  AddSpread(k.layer.Key(entry), size, d, low, low + d, out + first, sum, &space);
+  AddSpread(k.layer.Value(entry), size, d, low, low + d, out + first, sum, &space);
   for (int32_t i = ThreadOfBlock(); i < size; i += BlockThreads()) {
     int32_t below = 0;
     for (int32_t j = 0; j < size; ++j) below += sum[j] < sum[i] || (sum[j] == sum[i] && j < i) ? 1 : 0;
@@ -275,7 +276,7 @@ __global__ void __launch_bounds__(kBlock) expected_logits(const KeyScores k) {
   if (n <= 0) return;
   const Queries q = QueriesOf(k);
   for (int32_t e = ThreadOfBlock(); e < n * d; e += BlockThreads())
-    keys[e / d * (d + 1) + e % d] = k.layer.keys[(g * k.layer.capacity + t0) * d + e];
+    keys[e / d * (d + 1) + e % d] = k.layer.Key(g * k.layer.capacity + t0)[e];
   __syncthreads();
   const float* key = keys + min(Lane(), n - 1) * (d + 1);
   double variance = 0;

@@ -61,14 +61,14 @@ struct RowView {
   }
 };
 
-KVC_DEVICE FloatRows KeysFrom(const RowScores& r, int32_t g, int32_t key0) {
-  const int32_t d = r.layer.d;
-  return {r.layer.keys + (g * r.layer.capacity + key0) * d, d, r.layer.len[g] - key0, d};
+template <bool kHalf>
+KVC_DEVICE auto KeysFrom(const RowScores& r, int32_t g, int32_t key0) {
+  return LayerRows<kHalf>::Of(r.layer.Key(g * r.layer.capacity + key0), r.layer.len[g] - key0, r.layer.d);
 }
 
 // Block (segment, g): of every row of the group's query heads, over the segment's entries, into partial
 // [segment, H, n].
-template <int kDims>
+template <int kDims, bool kHalf>
 __global__ void __launch_bounds__(kThreads, 2) normalise_segments(const RowScores r) {
   constexpr int kRows = RowTile<kDims>::kRows, kTiles = kRows / 8;
   KVC_SHARED(RowTile<kDims>, s);
@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(kThreads, 2) normalise_segments(const RowScore
       Normaliser mine[kTiles][2];
       for (int32_t key0 = segment * kSegment + WarpOfBlock() * 16; key0 < end; key0 += kEntries) {
         float z[kTiles][4] = {};
-        const FloatRows keys = KeysFrom(r, g, key0);
-        s->queries.TimesRows([&](int k) { return keys.Left<F16Halves>(k); }, z);
+        const auto keys = KeysFrom<kHalf>(r, g, key0);
+        s->queries.TimesRows([&](int k) { return keys.template Left<F16Halves>(k); }, z);
         const RowView view{r, g, key0, row0, SeenBit(h, group)};
         KVC_UNROLL
         for (int j = 0; j < kTiles; ++j) {
@@ -133,20 +133,20 @@ __global__ void join_normalisers(const RowScores r) {
 
 // Block (64 entries, g). The four lanes of an entry meet at the end of a query head: the same order every
 // time.
-template <int kDims>
+template <int kDims, bool kHalf>
 __global__ void __launch_bounds__(kThreads, 2) sum_seen(const RowScores r) {
   constexpr int kRows = RowTile<kDims>::kRows, kTiles = kRows / 8;
   KVC_SHARED(RowTile<kDims>, s);
   const int32_t g = static_cast<int32_t>(blockIdx.y), group = r.n_heads / r.layer.n_heads,
                 len = r.layer.len[g], key0 = static_cast<int32_t>(blockIdx.x) * kEntries + WarpOfBlock() * 16;
   if (static_cast<int32_t>(blockIdx.x) * kEntries >= len) return;
-  const FloatRows keys = KeysFrom(r, g, key0);
+  const auto keys = KeysFrom<kHalf>(r, g, key0);
   for (int32_t h = g * group; h < (g + 1) * group; ++h) {
     float sum[2] = {};
     for (int32_t row0 = 0; row0 < r.n; row0 += kRows) {
       LoadRows(r, h, row0, s);
       float z[kTiles][4] = {};
-      s->queries.TimesRows([&](int k) { return keys.Left<F16Halves>(k); }, z);
+      s->queries.TimesRows([&](int k) { return keys.template Left<F16Halves>(k); }, z);
       const RowView view{r, g, key0, row0, SeenBit(h, group)};
       KVC_UNROLL
       for (int j = 0; j < kTiles; ++j) {
@@ -179,8 +179,10 @@ dim3 Grid(const RowScores& r, int32_t entries) {
 void AddScoreRowsKernels(KernelLoader* loader) {
   KVC_ADD(loader, join_normalisers, 0);
   ForEachHeadDims([&](auto dims) {
-    KVC_ADD(loader, normalise_segments<dims>, sizeof(RowTile<dims>));
-    KVC_ADD(loader, sum_seen<dims>, sizeof(RowTile<dims>));
+    KVC_ADD(loader, (normalise_segments<dims, false>), sizeof(RowTile<dims>));
+    KVC_ADD(loader, (normalise_segments<dims, true>), sizeof(RowTile<dims>));
+    KVC_ADD(loader, (sum_seen<dims, false>), sizeof(RowTile<dims>));
+    KVC_ADD(loader, (sum_seen<dims, true>), sizeof(RowTile<dims>));
   });
 }
 
@@ -191,8 +193,10 @@ int64_t RowPartialFloats(int32_t n_heads, int32_t n, int64_t stride) {
 cudaError_t NormaliseRows(const RowScores& r, CudaStream& stream) {
   if (r.n == 0 || r.longest == 0) return cudaSuccess;
   const cudaError_t e = ForHeadDims(r.layer.d, [&](auto dims) {
-    return KVC_LAUNCH(normalise_segments<dims>, Grid(r, kSegment), dim3(kThreads), sizeof(RowTile<dims>),
-                      stream, r);
+    const dim3 grid = Grid(r, kSegment), block(kThreads);
+    return r.layer.half
+               ? KVC_LAUNCH((normalise_segments<dims, true>), grid, block, sizeof(RowTile<dims>), stream, r)
+               : KVC_LAUNCH((normalise_segments<dims, false>), grid, block, sizeof(RowTile<dims>), stream, r);
   });
   if (e != cudaSuccess) return e;
   return KVC_LAUNCH(join_normalisers, dim3(static_cast<unsigned>(r.n_heads)), dim3(kThreads), 0, stream, r);
@@ -201,7 +205,9 @@ cudaError_t NormaliseRows(const RowScores& r, CudaStream& stream) {
 cudaError_t SumRows(const RowScores& r, CudaStream& stream) {
   if (r.longest == 0) return cudaSuccess;
   return ForHeadDims(r.layer.d, [&](auto dims) {
-    return KVC_LAUNCH(sum_seen<dims>, Grid(r, kEntries), dim3(kThreads), sizeof(RowTile<dims>), stream, r);
+    const dim3 grid = Grid(r, kEntries), block(kThreads);
+    return r.layer.half ? KVC_LAUNCH((sum_seen<dims, true>), grid, block, sizeof(RowTile<dims>), stream, r)
+                        : KVC_LAUNCH((sum_seen<dims, false>), grid, block, sizeof(RowTile<dims>), stream, r);
   });
 }
 

@@ -1,6 +1,7 @@
 // Numbers of f32 for the tensor cores: each is the sum of two of 16 bits, high + low. Of a product of two,
 // low times low is left out. Two of bf16 have 16 bits of mantissa and f32's range: what is lost is about
-// 2^-17 of a product. Two of f16 have 22 bits, nothing below 2^-25, and are infinite beyond 65504.
+// 2^-17 of a product. Two of f16 have 22 bits, nothing below 2^-25, and are infinite beyond 65504. What is
+// f16 already, or may be rounded to it, is a high half alone (Half..).
 #pragma once
 #include "cuda/gpu.h"
 
@@ -46,6 +47,26 @@ KVC_DEVICE void MmaSplit(float (&c)[4], const SplitLeft& a, const SplitRight& b)
   Halves::Mma(c, a.high, b.high);
 }
 
+struct HalfLeft {
+  uint32_t high[4];
+};
+struct HalfRight {
+  uint32_t high[2];
+};
+template <typename Halves>
+KVC_DEVICE void MmaSplit(float (&c)[4], const HalfLeft& a, const SplitRight& b) {
+  Halves::Mma(c, a.high, b.low);
+  Halves::Mma(c, a.high, b.high);
+}
+template <typename Halves>
+KVC_DEVICE void MmaSplit(float (&c)[4], const HalfLeft& a, const HalfRight& b) {
+  Halves::Mma(c, a.high, b.high);
+}
+
+// Columns of a left factor's i-th pair from column k on, and its row.
+KVC_DEVICE int RowOfPair(int i) { return Lane() / 4 + i % 2 * 8; }
+KVC_DEVICE int ColumnOfPair(int i) { return Lane() % 4 * 2 + i / 2 * 8; }
+
 // Rows of f32 in global memory, `d` numbers each. Numbers from d on, and rows from n on, are zero.
 struct FloatRows {
   const float* first;
@@ -73,35 +94,99 @@ struct FloatRows {
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) {
       float a, b;
-      Pair(Lane() / 4 + i % 2 * 8, k + Lane() % 4 * 2 + i / 2 * 8, &a, &b);
+      Pair(RowOfPair(i), k + ColumnOfPair(i), &a, &b);
       SplitPair<Halves>(a, b, &left.high[i], &left.low[i]);
     }
     return left;
   }
 };
 
+// The same, rounded to f16.
+struct RoundedRows {
+  FloatRows rows;
+
+  template <typename>
+  KVC_DEVICE HalfLeft Left(int32_t k) const {
+    HalfLeft left;
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      float a, b;
+      rows.Pair(RowOfPair(i), k + ColumnOfPair(i), &a, &b);
+      left.high[i] = ToHalfPair(a, b);
+    }
+    return left;
+  }
+  KVC_DEVICE uint2 FourHalves(int32_t r, int32_t c) const {
+    const float4 x = rows.Four(r, c);
+    return {ToHalfPair(x.x, x.y), ToHalfPair(x.z, x.w)};
+  }
+};
+
+// Rows of f16 in global memory, as FloatRows otherwise; d is even.
+struct HalfRows {
+  const uint16_t* first;
+  int64_t stride;
+  int32_t n, d;
+
+  KVC_DEVICE uint32_t Pair(int32_t r, int32_t c) const {
+    return r < n && c < d ? *reinterpret_cast<const uint32_t*>(first + r * stride + c) : 0;
+  }
+  KVC_DEVICE uint2 FourHalves(int32_t r, int32_t c) const {
+    if (d % 4 != 0) return {Pair(r, c), Pair(r, c + 2)};
+    return r < n && c < d ? *reinterpret_cast<const uint2*>(first + r * stride + c) : uint2{0, 0};
+  }
+  template <typename>
+  KVC_DEVICE HalfLeft Left(int32_t k) const {
+    HalfLeft left;
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) left.high[i] = Pair(RowOfPair(i), k + ColumnOfPair(i));
+    return left;
+  }
+};
+
 // The left factor of many products: 16 rows, in registers up to 128 dimensions, read again for each beyond.
-template <typename Halves, int kDims>
+template <typename Halves, int kDims, typename Rows = FloatRows>
 class LeftRows {
  public:
-  KVC_DEVICE explicit LeftRows(const FloatRows& rows) : rows_(rows) {
+  KVC_DEVICE explicit LeftRows(const Rows& rows) : rows_(rows) {
     KVC_UNROLL
-    for (int k = 0; kHeld && k < kDims / 16; ++k) held_[k] = rows.Left<Halves>(16 * k);
+    for (int k = 0; kHeld && k < kDims / 16; ++k) held_[k] = rows.template Left<Halves>(16 * k);
   }
   // Columns k .. k + 15.
-  KVC_DEVICE SplitLeft operator()(int k) const {
-    return kHeld ? held_[kHeld ? k / 16 : 0] : rows_.Left<Halves>(k);
+  KVC_DEVICE auto operator()(int k) const {
+    return kHeld ? held_[kHeld ? k / 16 : 0] : rows_.template Left<Halves>(k);
   }
 
  private:
   static constexpr bool kHeld = kDims <= 128;
-  FloatRows rows_;
-  SplitLeft held_[kHeld ? kDims / 16 : 1];
+  Rows rows_;
+  decltype(rows_.template Left<Halves>(0)) held_[kHeld ? kDims / 16 : 1];
 };
+
+// z [16, kRows] += left [16, kDims] * the transposed tile; left(k): its columns k .. k + 15.
+template <typename Halves, int kDims, typename Tile, typename Left, int kTiles>
+KVC_DEVICE void TimesRowsOf(const Tile& tile, const Left& left, float (&z)[kTiles][4]) {
+  KVC_UNROLL
+  for (int k = 0; k < kDims; k += 16) {
+    const auto a = left(k);
+    KVC_UNROLL
+    for (int j = 0; j < kTiles; j += 2) {
+      typename Tile::RightFactor rows[2];
+      tile.RowsRight(8 * j, k, rows);
+      MmaSplit<Halves>(z[j], a, rows[0]);
+      MmaSplit<Halves>(z[j + 1], a, rows[1]);
+    }
+  }
+}
+
+// Where a lane's address for LoadMatrices is, of rows that are right factors as they lie.
+KVC_DEVICE int RowOfRight() { return Lane() % 8 + Lane() / 16 * 8; }
+KVC_DEVICE int ColumnOfRight() { return Lane() / 8 % 2 * 8; }
 
 // Rows in shared memory. They start four banks apart, so that the rows of a matrix meet no bank twice.
 template <typename Halves, int kRows, int kDims>
 struct SplitTile {
+  using RightFactor = SplitRight;
   alignas(16) uint16_t high[kRows][kDims + 8];
   alignas(16) uint16_t low[kRows][kDims + 8];
 
@@ -126,31 +211,19 @@ struct SplitTile {
     LoadMatrices<false>(left->high, &high[row][column]);
     if (with_low) LoadMatrices<false>(left->low, &low[row][column]);
   }
-  // z [16, kRows] += left [16, kDims] * the transposed tile; left(k): its columns k .. k + 15.
+  // TimesRowsOf.
   template <typename Left>
   KVC_DEVICE void TimesRows(const Left& left, float (&z)[kRows / 8][4]) const {
-    KVC_UNROLL
-    for (int k = 0; k < kDims; k += 16) {
-      const SplitLeft a = left(k);
-      KVC_UNROLL
-      for (int r = 0; r < kRows; r += 16) {
-        SplitRight rows[2];
-        RowsRight(r, k, rows);
-        MmaSplit<Halves>(z[r / 8], a, rows[0]);
-        MmaSplit<Halves>(z[r / 8 + 1], a, rows[1]);
-      }
-    }
+    TimesRowsOf<Halves, kDims>(*this, left, z);
   }
   // Right factors of a product with the transposed tile: rows r .. r + 7 and r + 8 .. r + 15, columns k .. k
   // + 15 of the tile.
   KVC_DEVICE void RowsRight(int r, int k, SplitRight (&right)[2]) const {
-    const int row = r + Lane() % 8 + Lane() / 16 * 8, column = k + Lane() / 8 % 2 * 8;
-    Right<false>(row, column, right);
+    Right<false>(r + RowOfRight(), k + ColumnOfRight(), right);
   }
   // Right factors of a product with the tile: columns c .. c + 7 and c + 8 .. c + 15, rows k .. k + 15.
   KVC_DEVICE void ColumnsRight(int k, int c, SplitRight (&right)[2]) const {
-    const int row = k + Lane() % 16, column = c + Lane() / 16 * 8;
-    Right<true>(row, column, right);
+    Right<true>(k + Lane() % 16, c + Lane() / 16 * 8, right);
   }
 
  private:
@@ -161,6 +234,40 @@ struct SplitTile {
     LoadMatrices<kTransposed>(l, &low[row][column]);
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) right[i / 2].high[i % 2] = h[i], right[i / 2].low[i % 2] = l[i];
+  }
+};
+
+// The same of f16 alone.
+template <int kRows, int kDims>
+struct HalfTile {
+  using RightFactor = HalfRight;
+  alignas(16) uint16_t high[kRows][kDims + 8];
+
+  template <typename Rows>
+  KVC_DEVICE void Load(const Rows& rows) {
+    for (int i = ThreadOfBlock(); i < kRows * kDims / 4; i += BlockThreads()) {
+      const int r = i / (kDims / 4), c = i % (kDims / 4) * 4;
+      StoreFour(&high[r][c], rows.FourHalves(r, c));
+    }
+  }
+  template <typename Left>
+  KVC_DEVICE void TimesRows(const Left& left, float (&z)[kRows / 8][4]) const {
+    TimesRowsOf<F16Halves, kDims>(*this, left, z);
+  }
+  KVC_DEVICE void RowsRight(int r, int k, HalfRight (&right)[2]) const {
+    Right<false>(r + RowOfRight(), k + ColumnOfRight(), right);
+  }
+  KVC_DEVICE void ColumnsRight(int k, int c, HalfRight (&right)[2]) const {
+    Right<true>(k + Lane() % 16, c + Lane() / 16 * 8, right);
+  }
+
+ private:
+  template <bool kTransposed>
+  KVC_DEVICE void Right(int row, int column, HalfRight (&right)[2]) const {
+    uint32_t h[4];
+    LoadMatrices<kTransposed>(h, &high[row][column]);
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) right[i / 2].high[i % 2] = h[i];
   }
 };
 

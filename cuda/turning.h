@@ -23,11 +23,17 @@ KVC_DEVICE void AngleOf(const Turn& t, int64_t position, int32_t j, double facto
   *c = static_cast<float>(cos(angle) * factor);
   *s = static_cast<float>(sin(angle) * factor);
 }
+// Where the two numbers of pair j are.
+KVC_DEVICE int32_t FirstOfPair(int32_t j, RopePairing pairing) {
+  return pairing == RopePairing::kHalf ? j : 2 * j;
+}
+KVC_DEVICE int32_t SecondOfPair(int32_t d, int32_t j, RopePairing pairing) {
+  return pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
+}
 // Pair j of `from` [D] by an angle into `to`, which may be `from`.
 KVC_DEVICE void TurnPair(const float* from, int32_t d, int32_t j, RopePairing pairing, float c, float s,
                          float* to) {
-  const int32_t a = pairing == RopePairing::kHalf ? j : 2 * j,
-                b = pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
+  const int32_t a = FirstOfPair(j, pairing), b = SecondOfPair(d, j, pairing);
   const float u = from[a], v = from[b];
   to[a] = u * c - v * s;
   to[b] = v * c + u * s;

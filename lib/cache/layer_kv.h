@@ -1,5 +1,5 @@
-// One layer while its prompt is worked on, f32 at full length, before compression. Only one layer has this at
-// a time.
+// One layer while its prompt is worked on, at full length in f32 or f16, before compression. Only one layer
+// has this at a time.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,9 +12,9 @@ namespace kvc {
 class LayerBuffers {
  public:
   // For heads of at most `capacity` entries, of which at most max_cached come from a cache; keeps larger
-  // blocks it has.
+  // blocks it has. type: of keys and values (LayerView).
   Status Reserve(const DeviceMemory& memory, int32_t n_kv_heads, int32_t head_dim, int64_t capacity,
-                 int64_t max_cached, int32_t n_aux, bool has_seen);
+                 int64_t max_cached, int32_t n_aux, bool has_seen, KvType type = KvType::kF32);
   void Free();
   int64_t bytes() const {
     return keys_.bytes() + values_.bytes() + positions_.bytes() + aux_.bytes() + seen_.bytes() +
@@ -29,10 +29,10 @@ class LayerBuffers {
   Status CopyFrom(Stream* stream, Device* device, const LayerBuffers& from);
 
  private:
-  DeviceBuffer<float> keys_, values_, aux_;
+  DeviceBuffer<float> aux_;
   DeviceBuffer<int32_t> positions_;
   DeviceBuffer<uint32_t> seen_;
-  DeviceBuffer<uint8_t> order_;
+  DeviceBuffer<uint8_t> keys_, values_, order_;
   std::vector<int32_t> len_;
   LayerView view_;
   int64_t max_cached_ = 0;

@@ -281,8 +281,8 @@ Status Compressor::StoreWindow(const LayerWork& work, int32_t layer, const Layer
   KvCache::StoreSpec spec{};
   spec.layer = layer, spec.turning = turning(layer);
   spec.from = kv.view();
-  spec.from.keys = spec.from.keys + int64_t{n - held} * spec.from.head_dim;
-  spec.from.values = spec.from.values + int64_t{n - held} * spec.from.head_dim;
+  spec.from.keys = spec.from.keys + int64_t{n - held} * spec.from.vector_bytes();
+  spec.from.values = spec.from.values + int64_t{n - held} * spec.from.vector_bytes();
   spec.from.positions = spec.from.positions + int64_t{n - held};
   spec.from.aux = {}, spec.from.seen = {};
   spec.from.n_aux = 0, spec.from.has_seen = false;

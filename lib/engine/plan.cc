@@ -120,7 +120,8 @@ class Planner : private CachePlanner {
       request.max_cached = MostLeft(*slots);
       at_once_ = std::min(n_prompt_, request.max_cached + request.n);
     }
-    request.n_aux = compressor_->plan().n_aux();
+    request.n_aux = compressor_->plan().n_aux(),
+    request.layer_type = executor()->network().LayerType(layout_);
     Reread reread;
     if (needs.reading.wanted) {
       KVC_RETURN_IF_ERROR(MakeReread(

@@ -23,6 +23,8 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
   request.sink = this;
   SecondReading reading;
   int32_t n_aux = 0;
+  const Network& network = executor_->network();
+  request.layer_type = network.LayerType(takers_[0].cache->layout());
   slides_ = takers_[0].compressor->sliding_layers();
   for (Taker& t : takers_) {
     for (size_t i = 0; i < slides_.size(); ++i)
@@ -34,6 +36,7 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
     n_aux = std::max(n_aux, t.compressor->plan().n_aux());
     request.positions_in_cache = t.compressor->in_cache();
     request.max_cached = std::max(request.max_cached, t.cache->MaxLen());
+    if (network.LayerType(t.cache->layout()) == KvType::kF32) request.layer_type = KvType::kF32;
     request.seen_masks = request.seen_masks || (t.cache->layout().seen_masks && request.max_cached > 0);
   }
   if (!slides_.empty()) request.slides = slides_.data();
@@ -48,13 +51,13 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
   const bool several = takers_.size() > 1;
   if (several) request.positions_in_cache = false;  // before the first dropped entry slots are positions
   request.n_aux = several ? 0 : n_aux;
-  const Network& network = executor_->network();
   KVC_RETURN_IF_ERROR(workspace->chunk.Reserve(network, request, memory));
   KVC_RETURN_IF_ERROR(run_.Begin(network, request, memory));
   if (!several) return {};
   const ModelConfig& c = *network.config;
   const int64_t entries = n + reread_.Behind();
-  KVC_RETURN_IF_ERROR(copy_.Reserve(memory, c.n_kv_heads, c.head_dim, entries, 0, n_aux, false));
+  KVC_RETURN_IF_ERROR(
+      copy_.Reserve(memory, c.n_kv_heads, c.head_dim, entries, 0, n_aux, false, request.layer_type));
   return copied_.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
                          std::min(request.window_rows, n), request.column_sums, reading.wanted);
 }

@@ -389,7 +389,7 @@ Status Session::Attention(int layer, int32_t head, std::vector<float>* p) const 
                                     4 * int64_t{n});
 }
 
-Status Session::Vectors(int32_t layer, int32_t kv_head, DevicePtr<float> LayerView::*which,
+Status Session::Vectors(int32_t layer, int32_t kv_head, DeviceBytes LayerView::*which,
                         std::vector<float>* vectors) const {
   const ModelConfig& c = model_->config();
   Result<Executor::Lease> lease = executor()->Acquire();
@@ -406,8 +406,8 @@ Status Session::Vectors(int32_t layer, int32_t kv_head, DevicePtr<float> LayerVi
   if (status.ok()) {
     const int64_t width = c.head_dim, n = w.layer.len()[static_cast<size_t>(kv_head)];
     vectors->resize(static_cast<size_t>(n * width));
-    const DevicePtr<float> from = w.layer.view().*which + kv_head * w.layer.view().capacity * width;
-    status = executor()->device()->Read(w.stream.get(), from.As<uint8_t>(), vectors->data(), 4 * n * width);
+    const DeviceBytes from = w.layer.view().*which + 4 * kv_head * w.layer.view().capacity * width;
+    status = executor()->device()->Read(w.stream.get(), from, vectors->data(), 4 * n * width);
   }
   w.FreePromptBuffers();
   return status;

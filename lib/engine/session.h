@@ -214,7 +214,7 @@ class Session {
   Status CheckCancel(const char* what) const;
   Executor* executor() const { return model_->executor(); }
   // One of the two kinds of vectors of a layer at full length.
-  Status Vectors(int32_t layer, int32_t kv_head, DevicePtr<float> LayerView::*which,
+  Status Vectors(int32_t layer, int32_t kv_head, DeviceBytes LayerView::*which,
                  std::vector<float>* vectors) const;
   int32_t held() const { return n_tokens_ + (pending_ >= 0); }
   Turn turn() const { return turns_.empty() ? Turn::kNobodys : turns_.back().turn; }

@@ -21,6 +21,14 @@ int32_t ChunkRows(const Device& device, const PromptRequest& r) {
 
 }  // namespace
 
+KvType Network::LayerType(const CacheLayout& layout) const {
+  if (!device->info().half_layers || weights->shape.f32_weights) return KvType::kF32;
+  for (const PageFormat& f : layout.formats) {
+    if (f.coding == EntryCoding::kVectors && f.type == KvType::kF32) return KvType::kF32;
+  }
+  return KvType::kF16;
+}
+
 float Network::AttentionScale() const {
   return config->attention_scale > 0
              ? config->attention_scale
@@ -66,12 +74,12 @@ Status PromptRun::Begin(const Network& network, const PromptRequest& r, const De
   const int64_t entries = int64_t{r.max_cached} + r.n + (again == nullptr ? 0 : again->Behind()),
                 rows = r.n + (again == nullptr ? 0 : static_cast<int64_t>(again->tokens.size()));
   KVC_RETURN_IF_ERROR(residual_.Reserve(memory, rows * c.hidden_size, "activations of the prompt"));
-  KVC_RETURN_IF_ERROR(
-      kv_.Reserve(memory, c.n_kv_heads, c.head_dim, entries, r.max_cached, r.n_aux, r.seen_masks));
+  KVC_RETURN_IF_ERROR(kv_.Reserve(memory, c.n_kv_heads, c.head_dim, entries, r.max_cached, r.n_aux,
+                                  r.seen_masks, r.layer_type));
   KVC_RETURN_IF_ERROR(observed_.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
                                         std::min(r.window_rows, r.n), r.column_sums, again != nullptr));
   if (again != nullptr && again->local)
-    KVC_RETURN_IF_ERROR(seen_.Reserve(memory, *again, c.n_kv_heads, c.head_dim, r.seen_masks));
+    KVC_RETURN_IF_ERROR(seen_.Reserve(memory, *again, c.n_kv_heads, c.head_dim, r.seen_masks, r.layer_type));
   if (again != nullptr && again->own)
     KVC_RETURN_IF_ERROR(
         remembered_.Reserve(memory, again->Remembered(), c.n_heads, c.n_kv_heads, c.head_dim));

@@ -19,6 +19,9 @@ struct Network {
   const Rope* const* ropes = nullptr;  // [L]
   Device* device = nullptr;
   float AttentionScale() const;
+  // Of keys and values of a layer at full length whose entries go to a cache of this layout: f32, or f16
+  // where the device has such layers and nothing asks for more: weights and pages have 16 bits or fewer.
+  KvType LayerType(const CacheLayout& layout) const;
 };
 
 // ---- prompts ----
@@ -52,8 +55,9 @@ struct PromptRequest {
       nullptr;              // [L] layers of which nothing is recorded, at original positions; null: none
   int32_t window_rows = 0;  // newest query rows to record
   bool column_sums = false;
-  const Reread* reread = nullptr;  // null: none
-  bool seen_masks = false;         // the cache may hold entries that only some query heads see
+  const Reread* reread = nullptr;    // null: none
+  bool seen_masks = false;           // the cache may hold entries that only some query heads see
+  KvType layer_type = KvType::kF32;  // Network::LayerType of all caches that it goes to
   int32_t n_aux = 0;
   PromptSink* sink = nullptr;
 };

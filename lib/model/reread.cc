@@ -49,18 +49,18 @@ std::vector<PromptTask> TasksOf(int32_t n, const Reread* reread, int32_t chunk) 
 // ---- what is seen ----
 
 Status SeenLayer::Reserve(const DeviceMemory& memory, const Reread& reread, int32_t n_kv_heads,
-                          int32_t head_dim, bool has_seen) {
+                          int32_t head_dim, bool has_seen, KvType type) {
   const int64_t entries = int64_t{Reread::kFirst} + reread.LongestSight() + reread.LongestPart();
   n_.assign(static_cast<size_t>(n_kv_heads), 0);
   back_.reserve(2 * n_.size());
-  KVC_RETURN_IF_ERROR(kv_.Reserve(memory, n_kv_heads, head_dim, entries, 0, 0, has_seen));
+  KVC_RETURN_IF_ERROR(kv_.Reserve(memory, n_kv_heads, head_dim, entries, 0, 0, has_seen, type));
   return maxima_.Reserve(memory, n_kv_heads * entries, "column maxima of a part");
 }
 
 Status SeenLayer::Load(Stream* stream, Device* device, const Reread::Part& part,
                        const std::vector<int32_t>& base, const LayerView& from, DevicePtr<float> maxima) {
   const LayerView& to = kv_.view();
-  const int64_t d = from.head_dim;
+  const int64_t bytes = from.vector_bytes();
   std::vector<PageCopy> in;
   in.reserve(10 * base.size());
   back_.clear();
@@ -70,8 +70,8 @@ Status SeenLayer::Load(Stream* stream, Device* device, const Reread::Part& part,
     const int32_t begin = base[g] + part.first, first = std::min(Reread::kFirst, begin);
     const auto take = [&](int64_t at, int64_t entry, int64_t n) {
       if (n == 0) return;
-      in.push_back(Floats(to.keys + (mine + at) * d, from.keys + (head + entry) * d, n * d));
-      in.push_back(Floats(to.values + (mine + at) * d, from.values + (head + entry) * d, n * d));
+      in.push_back({to.keys + (mine + at) * bytes, from.keys + (head + entry) * bytes, n * bytes});
+      in.push_back({to.values + (mine + at) * bytes, from.values + (head + entry) * bytes, n * bytes});
       in.push_back({(to.positions + (mine + at)).As<uint8_t>(),
                     (from.positions + (head + entry)).As<uint8_t>(), 4 * n});
       if (to.has_seen)

@@ -46,7 +46,7 @@ std::vector<PromptTask> TasksOf(int32_t n, const Reread* reread, int32_t chunk);
 class SeenLayer {
  public:
   Status Reserve(const DeviceMemory& memory, const Reread& reread, int32_t n_kv_heads, int32_t head_dim,
-                 bool has_seen);
+                 bool has_seen, KvType type);
   void Free() { kv_.Free(), maxima_.Free(); }
   int64_t bytes() const { return kv_.bytes() + maxima_.bytes(); }
   // base[g]: entries of the head before the prompt. maxima: what was found so far, [G, capacity] of `from`.

@@ -143,12 +143,15 @@ struct KeyTurning {
 struct LayerView {
   int32_t n_kv_heads = 0, head_dim = 0, n_aux = 0;
   bool has_seen = false;
-  int64_t capacity = 0;           // entries a head has room for
-  DevicePtr<float> keys, values;  // [G, capacity, D]; keys turned as attention needs them
-  DevicePtr<int32_t> positions;   // [G, capacity]
-  DevicePtr<float> aux;           // [n_aux, G, capacity]
-  DevicePtr<uint32_t> seen;       // [G, capacity] when has_seen
-  int32_t* len = nullptr;         // [G], on the host
+  KvType type = KvType::kF32;    // of keys and values: kF32; kF16 where DeviceInfo::half_layers
+  int64_t capacity = 0;          // entries a head has room for
+  DeviceBytes keys, values;      // [G, capacity, D]; keys turned as attention needs them
+  DevicePtr<int32_t> positions;  // [G, capacity]
+  DevicePtr<float> aux;          // [n_aux, G, capacity]
+  DevicePtr<uint32_t> seen;      // [G, capacity] when has_seen
+  int32_t* len = nullptr;        // [G], on the host
+
+  int64_t vector_bytes() const { return int64_t{head_dim} * (type == KvType::kF16 ? 2 : 4); }
 };
 
 // Fills `to` with everything cached of a layer, ascending, and sets its lengths. drop[g]: so many entries

@@ -58,6 +58,7 @@ struct DeviceInfo {
   bool deterministic = true;    // the same input gives the same bits
   bool batch_invariant = true;  // a row gives the same bits alone and in a batch
   WeightType activations = WeightType::kF32;
+  bool half_layers = false;  // a layer at full length may have keys and values of f16 (LayerView)
   int32_t prompt_rows =
       256;                 // of a prompt, worked on at once: activations of a processor's stay in its caches
   int64_t granule = 4096;  // of the memory of arenas

@@ -77,6 +77,7 @@ struct NetworkShape {
   bool layer_norms = false;      // every norm takes the mean off; those with a bias in LayerMatrices add it
   bool parallel_blocks = false;  // the feed-forward part reads x as it was before the attention's output
   bool bf16_weights = false;     // of some matrix that every row meets: scratch of devices may depend on it
+  bool f32_weights = false;      // of some matrix of a layer: what stands between products is wanted as it is
 };
 
 // Row i of the table by token. scale: of every element.

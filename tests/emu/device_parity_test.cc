@@ -278,7 +278,8 @@ class PromptParity : public DeviceParity {
   static LayerView ViewOf(Layer* l, const PromptCase& c, int i) {
     LayerView view;
     view.n_kv_heads = c.heads, view.head_dim = c.d, view.capacity = l->capacity, view.has_seen = c.seen;
-    view.keys = l->keys.at[i], view.values = l->values.at[i], view.seen = l->seen.at[i];
+    view.keys = l->keys.at[i].As<uint8_t>(), view.values = l->values.at[i].As<uint8_t>(),
+    view.seen = l->seen.at[i];
     view.positions = l->positions.at[i];
     view.len = l->len.data();
     return view;
@@ -430,7 +431,8 @@ TEST_F(DeviceParity, ScoresWithoutAttention) {
           a.program = &program, a.n_heads = kHeads * kGroup, a.scale = 0.25f, a.stride = kStride;
           a.layer.n_kv_heads = kHeads, a.layer.head_dim = d, a.layer.capacity = kCapacity,
           a.layer.len = len.data();
-          a.layer.keys = keys.at[i], a.layer.values = values.at[i], a.layer.positions = at.at[i];
+          a.layer.keys = keys.at[i].As<uint8_t>(), a.layer.values = values.at[i].As<uint8_t>(),
+          a.layer.positions = at.at[i];
           a.observed.n_rows = kRows, a.observed.n_new = kRows, a.observed.queries = queries.at[i];
           a.scores = scores.at[i], a.per_head = per_head.at[i];
           a.scratch = pair_->Scratch(
@@ -483,7 +485,8 @@ TEST_F(DeviceParity, ScoresOfRows) {
         a.program = &program, a.n_heads = kHeads * kGroup, a.scale = 0.25f, a.stride = kStride;
         a.layer.n_kv_heads = kHeads, a.layer.head_dim = d, a.layer.capacity = kCapacity,
         a.layer.len = len.data();
-        a.layer.keys = keys.at[i], a.layer.values = values.at[i], a.layer.positions = at.at[i];
+        a.layer.keys = keys.at[i].As<uint8_t>(), a.layer.values = values.at[i].As<uint8_t>(),
+        a.layer.positions = at.at[i];
         a.layer.has_seen = seen, a.layer.seen = mask.at[i];
         a.observed.n_rows = rows, a.observed.n_new = rows, a.observed.queries = queries.at[i];
         a.scores = scores.at[i], a.per_head = per_head.at[i];
@@ -554,7 +557,8 @@ TEST_F(DeviceParity, OrderOfBlocksDoesNotShow) {
     const auto lse = pair_->Copy(std::vector<float>(kHeads * kGroup * kN));
     LayerView layer;
     layer.n_kv_heads = kHeads, layer.head_dim = kD, layer.capacity = kN, layer.len = len.data();
-    layer.keys = keys.at[1], layer.values = values.at[1], layer.positions = positions.at[1];
+    layer.keys = keys.at[1].As<uint8_t>(), layer.values = values.at[1].As<uint8_t>(),
+    layer.positions = positions.at[1];
     const PromptRows all{base.data(), 0, kN};
     ASSERT_TRUE(devices_[1]
                     ->AttendPrompt(streams_[1].get(),

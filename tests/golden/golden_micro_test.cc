@@ -110,7 +110,8 @@ class Micro {
       kv->view().len[g] = in_.n;
     }
     const LayerView& view = kv->view();
-    memory_.Write(view.keys, entries.keys), memory_.Write(view.values, entries.values);
+    memory_.Write(view.keys.As<float>(), entries.keys),
+        memory_.Write(view.values.As<float>(), entries.values);
     memory_.Write(view.positions, entries.positions), memory_.Write(view.aux, entries.aux);
     ASSERT_TRUE(observed
                     ->Reserve(memory_.own(), in_.n_q, in_.n_kv, in_.d, in_.n,

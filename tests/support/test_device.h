@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/half.h"
 #include "lib/cache/kv_cache.h"
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/devices.h"
@@ -67,6 +68,8 @@ inline bool OnAnotherDevice() {
 
 class TestDevice {
  public:
+  KvType layer_type = KvType::kF32;  // in which layers lie on the device
+
   // Threads and kernels are the processor's.
   explicit TestDevice(int n_threads = 2, const KernelTable& kernels = BestKernels(), int64_t limit = 0)
       : meter_(std::make_shared<MemoryMeter>(limit)),
@@ -103,11 +106,12 @@ class TestDevice {
   }
 
   void Upload(const HostLayer& from, LayerBuffers* to) {
-    ASSERT_TRUE(
-        to->Reserve(own(), from.n_kv_heads, from.head_dim, from.capacity, from.capacity, from.n_aux, true)
-            .ok());
+    ASSERT_TRUE(to->Reserve(own(), from.n_kv_heads, from.head_dim, from.capacity, from.capacity, from.n_aux,
+                            true, layer_type)
+                    .ok());
     const LayerView& v = to->view();
-    Write(v.keys, from.keys), Write(v.values, from.values), Write(v.positions, from.positions);
+    WriteNumbers(v.keys, from.keys), WriteNumbers(v.values, from.values);
+    Write(v.positions, from.positions);
     Write(v.aux, from.aux), Write(v.seen, from.seen);
     std::copy(from.len.begin(), from.len.end(), v.len);
   }
@@ -115,7 +119,7 @@ class TestDevice {
     const LayerView& v = from.view();
     HostLayer to(v.n_kv_heads, v.head_dim, v.capacity, v.n_aux);
     const int64_t n = v.n_kv_heads * v.capacity;
-    to.keys = Read(v.keys, n * v.head_dim), to.values = Read(v.values, n * v.head_dim);
+    to.keys = ReadNumbers(v, v.keys), to.values = ReadNumbers(v, v.values);
     to.positions = Read(v.positions, n), to.aux = Read(v.aux, n * v.n_aux);
     if (v.has_seen) to.seen = Read(v.seen, n);
     to.len = from.len();
@@ -129,7 +133,7 @@ class TestDevice {
     LayerBuffers kv;
     const int64_t entries = std::max(cache.MaxLen(), 1);
     EXPECT_TRUE(kv.Reserve(own(), layout.n_kv_heads, layout.head_dim, entries, entries, layout.n_aux,
-                           layout.seen_masks)
+                           layout.seen_masks, layer_type)
                     .ok());
     LoadArgs args{};
     args.cache = &cache.view(), args.layer = layer, args.to = kv.view(), args.turning.rope = &none;
@@ -190,6 +194,20 @@ class TestDevice {
   }
 
  private:
+  void WriteNumbers(DeviceBytes to, const std::vector<float>& x) {
+    if (layer_type == KvType::kF32) return Write(to.As<float>(), x);
+    std::vector<uint16_t> halves(x.size());
+    std::transform(x.begin(), x.end(), halves.begin(), FloatToF16);
+    Write(to.As<uint16_t>(), halves);
+  }
+  std::vector<float> ReadNumbers(const LayerView& v, DeviceBytes from) {
+    const int64_t n = v.n_kv_heads * v.capacity * v.head_dim;
+    if (v.type == KvType::kF32) return Read(from.As<float>(), n);
+    const std::vector<uint16_t> halves = Read(from.As<uint16_t>(), n);
+    std::vector<float> x(halves.size());
+    std::transform(halves.begin(), halves.end(), x.begin(), F16ToFloat);
+    return x;
+  }
   static std::unique_ptr<Device> Open(int n_threads, const KernelTable& kernels) {
     if (OnAnotherDevice()) return std::move(OpenDevice("cpu", n_threads).value());
     return std::make_unique<cpu::CpuDevice>(std::move(ThreadPool::Create(n_threads).value()), kernels);

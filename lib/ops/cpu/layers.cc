@@ -4,6 +4,7 @@
 
 #include "lib/ops/cpu/codebook.h"
 #include "lib/ops/cpu/cpu_device.h"
+#include "lib/ops/cpu/layer.h"
 #include "lib/ops/cpu/pages.h"
 
 namespace kvc::cpu {
@@ -28,8 +29,8 @@ void ByPosition(const HeadPages& head, uint64_t* order, F&& f) {
 
 struct Layer {
   const LayerView& v;
-  float* keys(int32_t g) const { return Raw(v.keys) + g * v.capacity * v.head_dim; }
-  float* values(int32_t g) const { return Raw(v.values) + g * v.capacity * v.head_dim; }
+  float* keys(int32_t g) const { return KeysOf(v, g); }
+  float* values(int32_t g) const { return ValuesOf(v, g); }
   int32_t* positions(int32_t g) const { return Raw(v.positions) + g * v.capacity; }
   float* aux(int32_t a, int32_t g) const { return Raw(v.aux) + (int64_t{a} * v.n_kv_heads + g) * v.capacity; }
   uint32_t* seen(int32_t g) const { return Raw(v.seen) + g * v.capacity; }

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "lib/ops/cpu/cpu_device.h"
-#include "lib/ops/cpu/raw.h"
+#include "lib/ops/cpu/layer.h"
 
 namespace kvc::cpu {
 namespace {
@@ -38,7 +38,7 @@ PrefillAttentionArgs BlockOf(const PromptAttentionArgs& a, int32_t row, int32_t 
   PrefillAttentionArgs t{};
   t.q = Raw(a.q) + at, t.out = a.out ? Raw(a.out) + at : nullptr;
   t.q_stride = t.out_stride = int64_t{a.n_heads} * d;
-  t.k = Raw(kv.keys) + g * kv.capacity * d, t.v = Raw(kv.values) + g * kv.capacity * d;
+  t.k = KeysOf(kv, g), t.v = ValuesOf(kv, g);
   t.lse = a.lse ? Raw(a.lse) + h * a.lse_stride + row : nullptr, t.lse_stride = a.lse_stride;
   t.seen = kv.has_seen ? Raw(kv.seen) + g * kv.capacity : nullptr, t.seen_bit = SeenBit(h % group);
   t.n_q = std::min(kQueryBlock, a.rows.n - row), t.n_heads = n_heads;
@@ -68,10 +68,10 @@ Status CpuDevice::Place(Stream*, const PlaceArgs& a) {
       if (a.turning.in_cache) a.turning.rope->Angles(slot, cos, sin);
       for (int32_t h = g * group; h < (g + 1) * group; ++h)
         kernels_.rope(q + (i * a.n_heads + h) * d, cos, sin, d, a.turning.pairing);
-      float* k = Raw(to.keys) + at * d;
+      float* k = KeysOf(to, g) + slot * d;
       std::memcpy(k, Raw(a.k) + (i * heads + g) * d, static_cast<size_t>(d) * sizeof(float));
       kernels_.rope(k, cos, sin, d, a.turning.pairing);
-      std::memcpy(Raw(to.values) + at * d, Raw(a.v) + (i * heads + g) * d,
+      std::memcpy(ValuesOf(to, g) + slot * d, Raw(a.v) + (i * heads + g) * d,
                   static_cast<size_t>(d) * sizeof(float));
       Raw(to.positions)[at] = static_cast<int32_t>(position);
       for (int32_t x = 0; x < to.n_aux; ++x) Raw(to.aux)[x * heads * to.capacity + at] = 0.0f;
@@ -111,7 +111,7 @@ Status CpuDevice::FoldColumns(Stream*, const ColumnArgs& a) {
       ColumnSumsArgs t{};
       t.q = Raw(a.q) + int64_t{h} * d;
       t.q_stride = int64_t{a.n_heads} * d;
-      t.k = Raw(kv.keys) + g * kv.capacity * d;
+      t.k = KeysOf(kv, g);
       t.lse = Raw(a.lse) + h * a.lse_stride;
       t.sums = Raw(a.into) + g * kv.capacity;
       t.n_q = a.rows.n, t.first_visible = cached + a.rows.offset;

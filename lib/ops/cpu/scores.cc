@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "lib/ops/cpu/cpu_device.h"
+#include "lib/ops/cpu/layer.h"
 #include "lib/ops/cpu/line_ops.h"
 #include "lib/ops/cpu/raw.h"
 #include "lib/ops/cpu/score_keys.h"
@@ -83,7 +84,7 @@ class Program {
     ScoreRowsArgs args{};
     args.q = Raw(a_.observed.queries) + (int64_t{first} * a_.n_heads + h) * d;
     args.q_stride = int64_t{a_.n_heads} * d;
-    args.k = Raw(kv_.keys) + g * kv_.capacity * d;
+    args.k = KeysOf(kv_, g);
     args.visible = visible;
     args.gain = gain;
     args.seen = kv_.has_seen ? Raw(kv_.seen) + g * kv_.capacity : nullptr,
@@ -127,7 +128,7 @@ class Program {
       e.queries = Raw(a_.observed.queries) + int64_t{h} * kv_.head_dim;
       e.query_stride = int64_t{a_.n_heads} * kv_.head_dim;
       e.n_rows = a_.observed.n_rows;
-      e.keys = Raw(kv_.keys) + g * kv_.capacity * kv_.head_dim, e.positions = Positions(g);
+      e.keys = KeysOf(kv_, g), e.positions = Positions(g);
       e.n_keys = Len(g), e.d = kv_.head_dim, e.n_sink = i.head, e.n_future = i.size, e.scale = a_.scale;
       e.turning = a_.turning, e.spread = lines_.pair + thread * 2 * a_.stride, e.out = Query(h);
       e.sink = Sink(h);
@@ -204,7 +205,7 @@ class Program {
       return;
     }
     const int32_t total = Total(g), d = kv_.head_dim;
-    const float *v = Raw(kv_.values) + g * kv_.capacity * d, *k = Raw(kv_.keys) + g * kv_.capacity * d;
+    const float *v = ValuesOf(kv_, g), *k = KeysOf(kv_, g);
     if (i.op == ScoreOp::kKeyCosine) return CosineToMean(kernels_, k, n, d, dst);
     if (i.op == ScoreOp::kLag)
       return LagRanks(k, v, n, d, i.head, i.size, lines_.pair + thread * 2 * a_.stride, dst);

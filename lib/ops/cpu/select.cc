@@ -6,6 +6,7 @@
 
 #include "lib/base/philox.h"
 #include "lib/ops/cpu/cpu_device.h"
+#include "lib/ops/cpu/layer.h"
 #include "lib/ops/cpu/line_ops.h"
 #include "lib/ops/cpu/merge_entries.h"
 #include "lib/ops/cpu/raw.h"
@@ -171,7 +172,7 @@ void MergeIntoRest(const LayerView& kv, int32_t g, uint8_t* mark) {
   int32_t* positions = Raw(kv.positions) + g * kv.capacity;
   int32_t tokens = 0;
   for (int32_t e = first; e < n; ++e) tokens += mark[e] == 0 ? TokensOf(positions[e]) : 0;
-  for (float* x : {Raw(kv.keys) + g * kv.capacity * d, Raw(kv.values) + g * kv.capacity * d}) {
+  for (float* x : {KeysOf(kv, g), ValuesOf(kv, g)}) {
     double sum[kMaxHeadSize] = {};
     for (int32_t e = first; e < n; ++e) {
       for (int32_t j = 0; j < d && mark[e] == 0; ++j)
@@ -206,7 +207,7 @@ Status CpuDevice::Merge(Stream*, const MergeArgs& a) {
       return x < 0 ? nullptr : Raw(kv.aux) + (int64_t{x} * kv.n_kv_heads + g) * kv.capacity;
     };
     const Scratch scratch(a.scratch, a.stride, thread);
-    LayerValues values{kernels_, Raw(kv.values) + g * kv.capacity * kv.head_dim, kv.head_dim};
+    LayerValues values{kernels_, ValuesOf(kv, g), kv.head_dim};
     MergeDropped({a.rule, Raw(a.marks) + g * a.stride, aux(a.rule.sums), aux(a.rule.counts),
                   Raw(kv.positions) + g * kv.capacity, kv.len[g],
                   static_cast<uint32_t>(a.layer_index * kv.n_kv_heads + g),
