@@ -1,0 +1,37 @@
+# ./dev test --cuda and ./dev gpu read this file: NVIDIA's compiler, and what it makes of the CUDA backend.
+
+# nvcc is on the path, or where NVIDIA's packages put it, or comes from PyPI.
+need_nvcc() {
+  local from=build-tools/cuda/nvidia/cu13 packages
+  command -v nvcc >/dev/null || PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
+  command -v nvcc >/dev/null && return
+  if [[ ! -e $from/lib64 ]]; then
+    need cuda
+    mapfile -t packages < <(grep -E '^nvidia-(cuda-(nvcc|crt|runtime|cccl|cuobjdump)|nvvm)==' packaging/requirements.txt)
+    say "installing nvcc (${packages[*]})"
+    python3 -m pip install --quiet --no-deps --target build-tools/cuda "${packages[@]}" ||
+      fail "there is no nvcc and pip could not install it: install NVIDIA's CUDA toolkit (12.2 or later), or set CUDA_HOME"
+    # The names that CMake looks for.
+    ln -sfn libcudart.so.13 "$from/lib/libcudart.so" && ln -sfn lib "$from/lib64"
+    installed=yes
+  fi
+  PATH=$PATH:$PWD/$from/bin
+}
+
+# test_cuda [ARCH,...]: for these compute capabilities alone, instead of all that are released.
+test_cuda() {
+  local arch=${1:-}
+  [[ -z $arch || $arch =~ ^[0-9]+(,[0-9]+)*$ ]] || fail "no architectures '$arch': numbers, as 80,90"
+  need build
+  need_nvcc
+  # Toolkits that were put together from parts may lack what reads their results.
+  [[ -x $(dirname "$(command -v nvcc)")/cuobjdump ]] ||
+    need_pypi nvidia-cuda-cuobjdump build-tools/nvidia/cu13/bin/cuobjdump
+  configure_preset cuda
+  [[ -z $arch ]] || arch="${arch//,/-real;}-real"
+  cmake -B build-cuda -DCMAKE_CUDA_ARCHITECTURES="${arch:-80-real;87-real;90-real;90-virtual}" \
+    >>build-cuda/configure.log 2>&1 || { cat build-cuda/configure.log >&2; fail "could not configure build-cuda/"; }
+  say "building build-cuda/"  # not by its preset, which would choose the architectures again
+  ninja -C build-cuda -j "$jobs" --quiet kvc_tool || fail "the build failed"
+  python3 tests/emu/cuda_build_test.py build-cuda ${1:+"$1"}
+}
