@@ -32,6 +32,18 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 KVC_DEVICE int Lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 KVC_DEVICE int WarpOfBlock() { return static_cast<int>(threadIdx.x) / kWarp; }
 KVC_DEVICE int ThreadOfBlock() { return static_cast<int>(threadIdx.x); }
+// The same, read anew: what is computed from it is not kept in registers from one place to the next.
+#if defined(__CUDACC__)
+KVC_DEVICE int ThreadAgain() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  __builtin_assume(thread >= 0 && thread < 1024);
+  return thread;
+}
+#else
+KVC_DEVICE int ThreadAgain() { return ThreadOfBlock(); }
+#endif
+KVC_DEVICE int LaneAgain() { return ThreadAgain() % kWarp; }
 KVC_DEVICE int BlockThreads() { return static_cast<int>(blockDim.x); }
 
 // ---- kernels behind each other (PTX: griddepcontrol, from compute capability 9.0) ----
@@ -74,6 +86,12 @@ KVC_DEVICE uint32_t ToBfPair(float a, float b) {
   return bits;
 }
 KVC_DEVICE float Infinity() { return __int_as_float(0x7f800000); }
+// 2^x to two units of its last place, 0 below 2^-126.
+KVC_DEVICE float PowerOfTwo(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 #else
 KVC_DEVICE float HalfBits(uint16_t h) { return F16ToFloat(h); }
 KVC_DEVICE uint16_t ToHalfBits(float f) { return FloatToF16(f); }
@@ -86,6 +104,7 @@ KVC_DEVICE uint32_t ToBfPair(float a, float b) {
   return FloatToBf16(a) | static_cast<uint32_t>(FloatToBf16(b)) << 16;
 }
 KVC_DEVICE float Infinity() { return INFINITY; }
+KVC_DEVICE float PowerOfTwo(float x) { return x < -126 ? 0.0f : std::exp2(x); }
 #endif
 
 // (a & b) ^ c in one operation: nvcc makes two of it where b and c are constants.
@@ -222,7 +241,56 @@ KVC_DEVICE void LoadMatrices(uint32_t (&m)[4], const uint16_t* row) {
 }
 #endif
 
+// ---- copies from global to shared memory that go on beside the kernel (PTX: cp.async) ----
+// 16 bytes, both sides aligned to as many; zeros where there are none to copy. They are there when a
+// thread has waited for the group that it closed behind them, for others when they have met it after that.
+#if defined(__CUDACC__)
+KVC_DEVICE void CopyLater(uint16_t* shared, const uint16_t* global) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(global) : "memory");
+}
+KVC_DEVICE void CopyLater(uint16_t* shared, const uint16_t* global, bool there) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(global),
+               "r"(there ? 16 : 0)
+               : "memory");
+}
+KVC_DEVICE void CloseCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until all but the last kOpen groups are there.
+template <int kOpen>
+KVC_DEVICE void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
+}
+#else
+// What a copy goes to has no numbers until it is waited for: who reads it too early, or still, finds that.
+KVC_DEVICE void CopyLater(uint16_t* shared, const uint16_t* global, bool there = true) {
+  if (reinterpret_cast<uintptr_t>(shared) % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0)
+    std::abort();
+  for (int i = 0; i < 8; ++i) shared[i] = 0xffff;
+  emu::QueueCopy(shared, there ? global : nullptr);
+}
+KVC_DEVICE void CloseCopies() { emu::CloseCopies(); }
+template <int kOpen>
+KVC_DEVICE void WaitForCopies() {
+  emu::QueuedCopy copy;
+  while (emu::NextCopy(kOpen, &copy)) {
+    for (int i = 0; i < 8; ++i) copy.shared[i] = copy.global != nullptr ? copy.global[i] : uint16_t{0};
+  }
+}
+#endif
+
 // ---- a warp ----
+// Whether it is so on any lane.
+#if defined(__CUDACC__)
+KVC_DEVICE bool OnAnyLane(bool so) { return __any_sync(kAllLanes, so) != 0; }
+#else
+KVC_DEVICE bool OnAnyLane(bool so) {
+  const bool* all = static_cast<const bool*>(emu::Exchange(kAllLanes, &so, sizeof so));
+  bool any = false;
+  for (int i = 0; i < kWarp; ++i) any = any || all[i];
+  return any;
+}
+#endif
 // f over all lanes, in a tree: the same on every lane.
 #if defined(__CUDACC__)
 template <typename T, typename F>

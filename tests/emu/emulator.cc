@@ -9,6 +9,7 @@
 #include <mutex>
 #include <new>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "tests/emu/emulator.h"
@@ -39,6 +40,9 @@ struct Fiber {
   Thread thread;
   ctx::fcontext_t context = nullptr;
   State state = State::kNew;
+  // Copies that have not been waited for, and the group of each; the group that is open.
+  std::deque<std::pair<QueuedCopy, unsigned>> copies;
+  unsigned group = 0;
 };
 
 // What the lanes of a warp hand each other; two, so that the slowest may still read while the first writes
@@ -72,6 +76,7 @@ class Runner {
       f.thread.lane = i % 32, f.thread.warp = i / 32;
       f.thread.meetings = 0;
       f.state = State::kNew;
+      f.copies.clear();
     }
     for (unsigned w = 0; w < n_warps; ++w)
       warps_[w].alive = std::min(32u, n_ - w * 32), warps_[w].ready = warps_[w].alive, warps_[w].waiting = 0;
@@ -114,6 +119,16 @@ class Runner {
   void Barrier() {
     Current().state = State::kAtBlock;
     Yield();
+  }
+
+  void Queue(const QueuedCopy& copy) { Current().copies.push_back({copy, Current().group}); }
+  void CloseGroup() { ++Current().group; }
+  bool Next(unsigned open, QueuedCopy* copy) {
+    Fiber& f = Current();
+    if (f.copies.empty() || f.group - f.copies.front().second <= open) return false;
+    *copy = f.copies.front().first;
+    f.copies.pop_front();
+    return true;
   }
 
  private:
@@ -225,6 +240,9 @@ const void* Exchange(unsigned mask, const void* mine, size_t bytes) {
   return current->Exchange(mask, mine, bytes);
 }
 void BlockBarrier() { current->Barrier(); }
+void QueueCopy(uint16_t* shared, const uint16_t* global) { current->Queue({shared, global}); }
+void CloseCopies() { current->CloseGroup(); }
+bool NextCopy(unsigned open, QueuedCopy* copy) { return current->Next(open, copy); }
 void WaitForEarlier() { ++block->waits; }  // not in the header: it is no access of the kernel's
 
 bool RunGrid(const Started& started, const std::function<void()>& kernel) {

@@ -150,6 +150,39 @@ TEST_P(EmulatorTest, WarpsExchange) {
   cudaFree(out);
 }
 
+// Copies are there behind the wait for their group, and nothing that was there before is, from the start.
+__global__ void copies_late(const uint16_t* x, uint16_t* seen) {
+  KVC_SHARED(uint16_t, shared);
+  uint16_t* own = shared + ThreadOfBlock() * 24;
+  for (int i = 0; i < 24; ++i) own[i] = 7;
+  for (int i = 0; i < 3; ++i) {
+    CopyLater(own + 8 * i, x + 8 * i, i < 2);
+    CloseCopies();
+  }
+  const auto look = [&](int at) {
+    for (int i = 0; i < 3; ++i) seen[(ThreadOfBlock() * 3 + at) * 3 + i] = own[8 * i + 1];
+  };
+  look(0);
+  WaitForCopies<2>();
+  look(1);
+  WaitForCopies<0>();
+  look(2);
+}
+
+TEST_P(EmulatorTest, CopiesAreLate) {
+  constexpr int kThreads = 40;
+  uint16_t *x = Device<uint16_t>(24), *seen = Device<uint16_t>(9 * kThreads);
+  for (uint16_t i = 0; i < 24; ++i) x[i] = static_cast<uint16_t>(100 + i);
+  ASSERT_EQ(cudaSuccess, KVC_LAUNCH(copies_late, dim3(1), dim3(kThreads), kThreads * 48, stream_, x, seen));
+  ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  for (int t = 0; t < kThreads; ++t) {
+    const std::vector<uint16_t> found(seen + 9 * t, seen + 9 * t + 9);
+    const std::vector<uint16_t> right = {0xffff, 0xffff, 0xffff, 101, 0xffff, 0xffff, 101, 109, 0};
+    ASSERT_EQ(right, found) << t;
+  }
+  cudaFree(x), cudaFree(seen);
+}
+
 // The block functions against the same thing in a line of C++.
 __global__ void block_functions(const float* x, int32_t n, int32_t count, uint8_t* mark, uint64_t* keys,
                                 int32_t* kept) {

@@ -81,6 +81,35 @@ TEST_P(RacesTest, OfWhatOthersStillRead) {
   EXPECT_EQ("", Run(read_waited_for, 1, 64));
 }
 
+// A copy writes from where it is begun on.
+__global__ void copied_while_read(int32_t* x) {
+  KVC_SHARED(uint16_t, shared);
+  uint16_t* own = shared + 8 * ThreadOfBlock();
+  for (int i = 0; i < 2; ++i) {
+    CopyLater(own, reinterpret_cast<const uint16_t*>(x + 256));
+    CloseCopies();
+    WaitForCopies<0>();
+    __syncthreads();
+    x[ThreadOfBlock()] = shared[8 * (BlockThreads() - 1 - ThreadOfBlock())];
+  }
+}
+__global__ void copied_behind_barrier(int32_t* x) {
+  KVC_SHARED(uint16_t, shared);
+  uint16_t* own = shared + 8 * ThreadOfBlock();
+  for (int i = 0; i < 2; ++i) {
+    CopyLater(own, reinterpret_cast<const uint16_t*>(x + 256));
+    CloseCopies();
+    WaitForCopies<0>();
+    __syncthreads();
+    x[ThreadOfBlock()] = shared[8 * (BlockThreads() - 1 - ThreadOfBlock())];
+    __syncthreads();
+  }
+}
+TEST_P(RacesTest, OfCopiesThatGoOn) {
+  EXPECT_TRUE(Has(Run(copied_while_read, 1, 64, 64 * 16), "race at shared"));
+  EXPECT_EQ("", Run(copied_behind_barrier, 1, 64, 64 * 16));
+}
+
 __global__ void lanes_apart(int32_t* x) {
   x[Lane()] = Lane();
   x[32 + Lane()] = x[Lane() ^ 1];

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -19,6 +20,9 @@
 struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+struct alignas(8) float2 {
+  float x, y;
 };
 struct alignas(16) float4 {
   float x, y, z, w;
@@ -50,6 +54,16 @@ extern thread_local Block* block;
 const void* Exchange(unsigned mask, const void* mine, size_t bytes);
 void BlockBarrier();
 void WaitForEarlier();
+
+// Copies of 16 bytes to shared memory that the calling thread has begun, in groups that it closes one after
+// the other; global null: of zeros. Next: one that is in none of the last `open` groups, and then is done.
+struct QueuedCopy {
+  uint16_t* shared;
+  const uint16_t* global;
+};
+void QueueCopy(uint16_t* shared, const uint16_t* global);
+void CloseCopies();
+bool NextCopy(unsigned open, QueuedCopy* copy);
 
 }  // namespace kvc::emu
 
