@@ -42,7 +42,8 @@ constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 // Exponentials are 2^(logit - m + kShare), m of a row the greatest logit, or one that is less by up to
 // kSlack.
 constexpr float kShare = 10, kSlack = 5;
-// kShare - m of a row that has seen nothing: any logit is too great for it, none is an exponential of 0.
+// kShare - m of a row that has seen nothing: any logit is too great for it, the exponential of -infinity is
+// 0.
 constexpr float kNothingSeen = 0x1p100f;
 
 struct AttendParams : PromptHalfParams {
@@ -53,22 +54,59 @@ struct AttendParams : PromptHalfParams {
   bool has_before;  // no step is plain then
 };
 
-// What a block works on. In shared memory, because there are no registers for it.
+// The rows of a warp, and what they see.
+struct WarpRows {
+  int32_t h, row0, n;       // query head, first row of the prompt, rows; n <= 0: none
+  int32_t least, most;      // entries that the first and the last of kRows rows see the end of
+  int32_t begin, masks_to;  // the first row's first entry; before this one, some rows do not see some
+  uint32_t bit;             // of the query head, in masks
+
+  // first_seen: entries before the prompt's first row.
+  KVC_DEVICE WarpRows(const AttendParams& a, int32_t first_seen, int32_t unit) {
+    h = static_cast<int32_t>(blockIdx.y) * a.group + unit % a.group;
+    row0 = unit / a.group * kRows, n = min(kRows, a.n - row0);
+    least = first_seen + row0 + 1, most = least - 1 + n;
+    begin = BeginOf(a, least), masks_to = BeginOf(a, least + kRows - 1);
+    bit = SeenBit(h, a.group);
+  }
+  KVC_DEVICE static int32_t BeginOf(const AttendParams& a, int32_t end) {
+    return a.window > 0 ? max(end - a.window, 0) : 0;
+  }
+};
+
+// What a block works on.
 struct BlockRange {
   // The entries that it sees; of these, counted from `begin` on, the steps that begin in [plain_begin,
   // plain_end): all rows see all of them, and nothing is done to their logits.
   int32_t begin, n, plain_begin, plain_end;
-  int64_t head;           // first entry of the KV head
-  int32_t g, first_seen;  // the KV head; entries before the prompt's first row
+  int64_t head;  // first entry of the KV head
+
+  KVC_DEVICE explicit BlockRange(const AttendParams& a) : head(blockIdx.y * a.capacity) {
+    const int32_t units = (a.n + kRows - 1) / kRows * a.group, first_seen = a.base[blockIdx.y] + a.offset;
+    const WarpRows first(a, first_seen, FirstUnit()),
+        last(a, first_seen, min(FirstUnit() + kWarps, units) - 1);
+    const int32_t rest = a.positions[head] < 0 ? 1 : 0;  // more for the logit of entry 0
+    begin = first.begin / kLoad * kLoad, n = last.most - begin;
+    plain_begin = max(last.masks_to, rest) - begin;
+    plain_end = a.has_before || a.seen != nullptr ? 0 : first.least - kStep + 1 - begin;
+  }
+  // Of blocks, kWarps each. Later rows see more: they go first.
+  KVC_DEVICE static int32_t FirstUnit() {
+    return (static_cast<int32_t>(gridDim.x) - 1 - static_cast<int32_t>(blockIdx.x)) * kWarps;
+  }
 };
 
 // Keys and values: entry i of a head in row i % kRing. The pieces of 16 bytes of a row lie in such an order
-// that the same piece of eight rows, a matrix, meets no bank twice.
+// that the same piece of eight rows, a matrix, meets no bank twice. Besides, all that there are no registers
+// for.
 template <int kDims>
-struct Ring {
+struct Shared {
   alignas(16) uint16_t keys[kRing * kDims], values[kRing * kDims];
   alignas(16) BlockRange range;
-  uint32_t sees[kThreads];  // SeenOfStep of every thread, while there are logits
+  alignas(16) WarpRows rows[kWarps];
+  uint32_t sees[kThreads];  // SeenOfStep, while there are logits
+
+  KVC_DEVICE const WarpRows& mine() const { return rows[ThreadAgain() / kWarp]; }
 };
 
 // Entries [first, first + kLoad), those from `end` on as zeros, the first of them at `entries`: a thread
@@ -160,57 +198,30 @@ KVC_DEVICE void AddValues(const uint32_t (&p)[2][kStep / 16][4], const uint16_t*
   }
 }
 
-// The rows of a warp, and what they see.
-struct WarpRows {
-  int32_t h, row0, n;       // query head, first row of the prompt, rows; n <= 0: none
-  int32_t least, most;      // entries that the first and the last of kRows rows see the end of
-  int32_t begin, masks_to;  // the first row's first entry; before this one, some rows do not see some
-  uint32_t bit;
+// The lowest n bits.
+KVC_DEVICE uint32_t LowBits(int32_t n) { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1; }
 
-  KVC_DEVICE WarpRows(const AttendParams& a, const BlockRange& range, int32_t unit) {
-    h = range.g * a.group + unit % a.group, row0 = unit / a.group * kRows, n = min(kRows, a.n - row0);
-    least = range.first_seen + row0 + 1, most = least - 1 + n;
-    begin = BeginOf(a, least), masks_to = BeginOf(a, least + kRows - 1);
-    bit = SeenBit(h, a.group);
-  }
-  KVC_DEVICE static int32_t BeginOf(const AttendParams& a, int32_t end) {
-    return a.window > 0 ? max(end - a.window, 0) : 0;
-  }
-};
-// Later rows see more: they go first.
-KVC_DEVICE int32_t FirstUnit() {
-  return (static_cast<int32_t>(gridDim.x) - 1 - static_cast<int32_t>(blockIdx.x)) * kWarps;
-}
-KVC_DEVICE WarpRows MyRows(const AttendParams& a, const BlockRange& range) {
-  return {a, range, FirstUnit() + ThreadAgain() / kWarp};
-}
-
-// Which of the step that begins with entry `key` the lane's rows see: bit 8 r + 2 j + c: row r, entry 8 j + c
-// of the lane. Found before there are logits, while there are registers for it.
-KVC_DEVICE uint32_t SeenOfStep(const AttendParams& a, const BlockRange& range, int32_t key) {
-  const WarpRows rows = MyRows(a, range);
+// Which of the step that begins with entry `key` the lane's rows see: bit 8 j + 2 r + c: row r, logit c of
+// four of eight entries j. Found before there are logits, while there are registers for it.
+KVC_DEVICE uint32_t SeenOfStep(const AttendParams& a, const WarpRows& rows, int64_t head, int32_t key) {
   const int lane = LaneAgain();
-  const int32_t first = key + lane % 4 * 2, end0 = rows.least + lane / 4;
+  bool shown = key + lane < rows.most;
+  if (a.seen != nullptr) shown = shown && (a.seen[head + key + lane] & rows.bit) != 0;
+  const uint32_t entries = LanesWhere(shown);
   uint32_t sees = 0;
   KVC_UNROLL
-  for (int j = 0; j < kStep / 4; ++j) {
-    const int32_t at = first + j / 2 * 8 + j % 2;
-    const bool there = at < rows.most;
-    const bool shown = a.seen == nullptr || (there && (a.seen[range.head + at] & rows.bit) != 0);
-    KVC_UNROLL
-    for (int r = 0; r < 4; ++r) {
-      const int32_t end = end0 + 8 * r;
-      if (there && shown && at < end && at >= WarpRows::BeginOf(a, end)) sees |= 1u << (8 * r + j);
-    }
+  for (int r = 0; r < 4; ++r) {
+    const int32_t end = rows.least + lane / 4 + 8 * r, begin = WarpRows::BeginOf(a, end);
+    const uint32_t of_row = entries & LowBits(end - key) & ~LowBits(begin - key);
+    sees |= (of_row >> lane % 4 * 2 & 0x03030303u) << (2 * r);
   }
   return sees;
 }
 
 // Products: -infinity where a row does not see the entry. What a row gets of entries that it sees is the same
 // bits as in a plain step.
-KVC_DEVICE void MaskLogits(const AttendParams& a, const BlockRange& range, int32_t key, uint32_t sees,
-                           Logits& z) {
-  const float first = key == 0 && LaneAgain() % 4 == 0 ? a.rest * LogitOfRest(a.positions[range.head]) : 0.0f;
+KVC_DEVICE void MaskLogits(const AttendParams& a, int64_t head, int32_t key, uint32_t sees, Logits& z) {
+  const float first = key == 0 && LaneAgain() % 4 == 0 ? a.rest * LogitOfRest(a.positions[head]) : 0.0f;
   if (a.has_before) {
     KVC_UNROLL
     for (int i = 0; i < kStep; ++i) {
@@ -219,12 +230,12 @@ KVC_DEVICE void MaskLogits(const AttendParams& a, const BlockRange& range, int32
     }
   }
   KVC_UNROLL
-  for (int j = 0; j < kStep / 4; ++j) {
+  for (int j = 0; j < kStep / 8; ++j) {
     KVC_UNROLL
-    for (int r = 0; r < 4; ++r) {
-      float& x = z[r / 2][j / 2][r % 2 * 2 + j % 2];
-      if (j == 0) x += first;
-      if ((sees >> (8 * r + j) & 1) == 0) x = -Infinity();
+    for (int i = 0; i < 8; ++i) {  // 2 r + c
+      float& x = z[i / 4][j][i % 4];
+      if (j == 0 && i % 2 == 0) x += first;
+      if ((sees >> (8 * j + i) & 1) == 0) x = -Infinity();
     }
   }
 }
@@ -284,9 +295,8 @@ KVC_DEVICE void AddExponentials(float factor, const Logits& z, Softmax* s, float
 }
 
 template <int kDims>
-KVC_DEVICE void Begin(const AttendParams& a, const BlockRange& range, Queries<kDims>& queries,
+KVC_DEVICE void Begin(const AttendParams& a, const WarpRows& rows, Queries<kDims>& queries,
                       Softmax* softmax) {
-  const WarpRows rows = MyRows(a, range);
   const int64_t first = (static_cast<int64_t>(rows.row0) * a.n_heads + rows.h) * kDims;
   LoadQueries<kDims>(a.q + first, static_cast<int64_t>(a.n_heads) * kDims, rows.n, queries);
   // A sink has been seen before the first key.
@@ -299,9 +309,8 @@ KVC_DEVICE void Begin(const AttendParams& a, const BlockRange& range, Queries<kD
 }
 
 template <int kDims>
-KVC_DEVICE void WriteRows(const AttendParams& a, const BlockRange& range, const Softmax& softmax,
+KVC_DEVICE void WriteRows(const AttendParams& a, const WarpRows& rows, const Softmax& softmax,
                           const float (&sums)[2][kDims / 8][4]) {
-  const WarpRows rows = MyRows(a, range);
   const int lane = LaneAgain();
   KVC_UNROLL
   for (int r = 0; r < 4; ++r) {
@@ -319,70 +328,61 @@ KVC_DEVICE void WriteRows(const AttendParams& a, const BlockRange& range, const 
   }
 }
 
-KVC_DEVICE void FindRange(const AttendParams& a, BlockRange* range) {
-  const int32_t units = (a.n + kRows - 1) / kRows * a.group;
-  range->g = static_cast<int32_t>(blockIdx.y), range->head = range->g * a.capacity;
-  range->first_seen = a.base[range->g] + a.offset;
-  const WarpRows first(a, *range, FirstUnit()), last(a, *range, min(FirstUnit() + kWarps, units) - 1);
-  const int32_t rest = a.positions[range->head] < 0 ? 1 : 0;  // more for the logit of entry 0
-  const int32_t begin = first.begin / kLoad * kLoad;
-  range->begin = begin, range->n = last.most - begin;
-  range->plain_begin = max(last.masks_to, rest) - begin;
-  range->plain_end = a.has_before || a.seen != nullptr ? 0 : first.least - kStep + 1 - begin;
-}
-
 template <int kDims>
 __global__ void __launch_bounds__(kThreads, kDims == 64 ? 3 : 2) attend_prompt_half(const AttendParams a) {
-  KVC_SHARED(Ring<kDims>, ring);
-  if (ThreadOfBlock() == 0) FindRange(a, &ring->range);
+  KVC_SHARED(Shared<kDims>, s);
+  if (ThreadOfBlock() == 0) s->range = BlockRange(a);
+  if (Lane() == 0)
+    s->rows[WarpOfBlock()] =
+        WarpRows(a, a.base[blockIdx.y] + a.offset, BlockRange::FirstUnit() + WarpOfBlock());
   __syncthreads();
   const auto load = [&](int32_t first) {
-    const BlockRange& range = ring->range;
+    const BlockRange& range = s->range;
     const int64_t at = (range.head + range.begin + first) * kDims;
-    LoadEntries<kDims>(a.keys + at, first, range.n, ring->keys);
-    if (a.out != nullptr) LoadEntries<kDims>(a.values + at, first, range.n, ring->values);
+    LoadEntries<kDims>(a.keys + at, first, range.n, s->keys);
+    if (a.out != nullptr) LoadEntries<kDims>(a.values + at, first, range.n, s->values);
     CloseCopies();
   };
   load(0);
   Queries<kDims> queries;
   Softmax softmax;
-  Begin<kDims>(a, ring->range, queries, &softmax);
+  Begin<kDims>(a, s->mine(), queries, &softmax);
   float sums[2][kDims / 8][4] = {};
   for (int32_t i = 0;; i += kStep) {
-    if (i >= ring->range.n) break;
+    if (i >= s->range.n) break;
     if (i % kLoad == 0) {
       WaitForCopies<0>();
       __syncthreads();
-      if (i + kLoad < ring->range.n) load(i + kLoad);
+      if (i + kLoad < s->range.n) load(i + kLoad);
     }
-    const bool plain = i >= ring->range.plain_begin && i < ring->range.plain_end;
+    const bool plain = i >= s->range.plain_begin && i < s->range.plain_end;
     if (!plain) {
-      const uint32_t sees = SeenOfStep(a, ring->range, ring->range.begin + i);
+      const uint32_t sees = SeenOfStep(a, s->mine(), s->range.head, s->range.begin + i);
       if (!OnAnyLane(sees != 0)) continue;
-      ring->sees[ThreadAgain()] = sees;
+      s->sees[ThreadAgain()] = sees;
     }
     Logits z = {};
-    MultiplyKeys<kDims>(queries, ring->keys, i % kRing, z);
-    if (!plain) MaskLogits(a, ring->range, ring->range.begin + i, ring->sees[ThreadAgain()], z);
+    MultiplyKeys<kDims>(queries, s->keys, i % kRing, z);
+    if (!plain) MaskLogits(a, s->range.head, s->range.begin + i, s->sees[ThreadAgain()], z);
     uint32_t p[2][kStep / 16][4];
     AddExponentials(a.factor, z, &softmax, sums, p);
-    if (a.out != nullptr) AddValues<kDims>(p, ring->values, i % kRing, sums);
+    if (a.out != nullptr) AddValues<kDims>(p, s->values, i % kRing, sums);
   }
-  WriteRows<kDims>(a, ring->range, softmax, sums);
+  WriteRows<kDims>(a, s->mine(), softmax, sums);
 }
 
 template <int kDims>
 cudaError_t Attend(const AttendParams& p, CudaStream& stream) {
   const int32_t units = (p.n + kRows - 1) / kRows * p.group;
   const dim3 grid(static_cast<unsigned>((units + kWarps - 1) / kWarps), static_cast<unsigned>(p.n_kv_heads));
-  return KVC_LAUNCH(attend_prompt_half<kDims>, grid, dim3(kThreads), sizeof(Ring<kDims>), stream, p);
+  return KVC_LAUNCH(attend_prompt_half<kDims>, grid, dim3(kThreads), sizeof(Shared<kDims>), stream, p);
 }
 
 }  // namespace
 
 void AddAttendPromptHalfKernels(KernelLoader* loader) {
-  KVC_ADD(loader, attend_prompt_half<64>, sizeof(Ring<64>));
-  KVC_ADD(loader, attend_prompt_half<128>, sizeof(Ring<128>));
+  KVC_ADD(loader, attend_prompt_half<64>, sizeof(Shared<64>));
+  KVC_ADD(loader, attend_prompt_half<128>, sizeof(Shared<128>));
 }
 
 cudaError_t AttendPromptHalf(const PromptHalfParams& params, CudaStream& stream) {

@@ -280,16 +280,18 @@ KVC_DEVICE void WaitForCopies() {
 #endif
 
 // ---- a warp ----
-// Whether it is so on any lane.
+// Whether it is so on any lane; a bit for each lane on which it is.
 #if defined(__CUDACC__)
 KVC_DEVICE bool OnAnyLane(bool so) { return __any_sync(kAllLanes, so) != 0; }
+KVC_DEVICE uint32_t LanesWhere(bool so) { return __ballot_sync(kAllLanes, so); }
 #else
-KVC_DEVICE bool OnAnyLane(bool so) {
+KVC_DEVICE uint32_t LanesWhere(bool so) {
   const bool* all = static_cast<const bool*>(emu::Exchange(kAllLanes, &so, sizeof so));
-  bool any = false;
-  for (int i = 0; i < kWarp; ++i) any = any || all[i];
-  return any;
+  uint32_t lanes = 0;
+  for (int i = 0; i < kWarp; ++i) lanes |= (all[i] ? 1u : 0u) << i;
+  return lanes;
 }
+KVC_DEVICE bool OnAnyLane(bool so) { return LanesWhere(so) != 0; }
 #endif
 // f over all lanes, in a tree: the same on every lane.
 #if defined(__CUDACC__)
