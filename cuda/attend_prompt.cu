@@ -4,10 +4,12 @@
 // memory, once for all rows of a block. Flops: 4 * rows * entries * D a query head, of which the tensor cores
 // make three products each, of halves of f16 (split_tiles.h): queries, keys and values beyond 65504 are
 // infinite, as they are in pages of f16. Of layers of f16 it is one product: queries and exponentials are
-// rounded to it too. Bytes: keys and values once a block, from the second-level cache.
+// rounded to it too (attend_prompt_half.cu has heads of 64 and 128 numbers). Bytes: keys and values once a
+// block, from the second-level cache.
 #include <cmath>
 #include <type_traits>
 
+#include "cuda/attend_prompt_half.h"
 #include "cuda/head_dims.h"
 #include "cuda/launch.h"
 #include "cuda/layer_params.h"
@@ -174,6 +176,29 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
   }
 }
 
+PromptHalfParams HalfParamsOf(const AttendParams& a) {
+  const LayerParams& layer = a.layer;
+  return {reinterpret_cast<const uint16_t*>(layer.keys),
+          reinterpret_cast<const uint16_t*>(layer.values),
+          layer.positions,
+          layer.has_seen ? layer.seen : nullptr,
+          layer.capacity,
+          layer.d,
+          layer.n_heads,
+          a.n_heads,
+          a.base,
+          a.offset,
+          a.n,
+          a.window,
+          a.scale,
+          a.cap,
+          a.q,
+          a.out,
+          a.lse,
+          a.lse_stride,
+          a.sinks};
+}
+
 template <int kDims, bool kHalf>
 cudaError_t Attend(const AttendParams& p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>((p.n + kRows - 1) / kRows), static_cast<unsigned>(p.n_heads));
@@ -205,6 +230,8 @@ Status CudaDevice::AttendPrompt(Stream* s, const PromptAttentionArgs& a) {
                        At(a.lse),     a.lse_stride,
                        At(a.sinks)};
   KVC_RETURN_IF_ERROR(packet.Send());
+  if (layer.half && IsForPromptHalf(layer.d))
+    return Check(AttendPromptHalf(HalfParamsOf(p), StreamOf(s)), "attention of a prompt");
   const auto attend = [&](auto dims) {
     return layer.half ? Attend<dims, true>(p, StreamOf(s)) : Attend<dims, false>(p, StreamOf(s));
   };
