@@ -56,7 +56,7 @@ struct AttendParams : PromptHalfParams {
 
 // The rows of a warp, and what they see.
 struct WarpRows {
-  int32_t h, row0, n;       // query head, first row of the prompt, rows; n <= 0: none
+  int32_t h, row0, n;       // query head, first row of the prompt, rows; n <= 0: none, behind the last
   int32_t least, most;      // entries that the first and the last of kRows rows see the end of
   int32_t begin, masks_to;  // the first row's first entry; before this one, some rows do not see some
   uint32_t bit;             // of the query head, in masks
@@ -82,9 +82,8 @@ struct BlockRange {
   int64_t head;  // first entry of the KV head
 
   KVC_DEVICE explicit BlockRange(const AttendParams& a) : head(blockIdx.y * a.capacity) {
-    const int32_t units = (a.n + kRows - 1) / kRows * a.group, first_seen = a.base[blockIdx.y] + a.offset;
-    const WarpRows first(a, first_seen, FirstUnit()),
-        last(a, first_seen, min(FirstUnit() + kWarps, units) - 1);
+    const int32_t first_seen = a.base[blockIdx.y] + a.offset;
+    const WarpRows first(a, first_seen, FirstUnit()), last(a, first_seen, FirstUnit() + kWarps - 1);
     const int32_t rest = a.positions[head] < 0 ? 1 : 0;  // more for the logit of entry 0
     begin = first.begin / kLoad * kLoad, n = last.most - begin;
     plain_begin = max(last.masks_to, rest) - begin;

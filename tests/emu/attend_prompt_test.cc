@@ -235,6 +235,10 @@ TEST_F(AttendPromptTest, WindowsMasksCapsSinksAndRests) {
     ExpectNear(c);
     c.cap = 3, c.window = 150;
     ExpectNear(c);
+    // The last row of a block begins to see behind the first entry of a step.
+    c = {d, 4, {200}, 32};
+    c.window = 135;
+    ExpectNear(c);
     c = {d, 2, {0}, 140};
     c.window = 1;
     ExpectNear(c);
