@@ -16,7 +16,7 @@
 //
 // Of 32 entries of a warp, by arithmetic, in cycles of a quarter of a multiprocessor, for 128 numbers (64):
 //   products of 16 x 8 x 16   128 (64): 1,024 (512) on an A100, some 810 (400) on an H200 by mma.sync
-//   instructions              400 (310), of which copies and their addresses 40 (33)
+//   instructions              400 (310), of which copies and their addresses 40 (35)
 //   exponentials              32 a lane: 256
 //   shared memory             16 (8) KiB read by matrices, 4 (2) written: 640 (320) for four warps
 // so that the tensor cores have the most to do if a second warp of the quarter works while one waits: there
