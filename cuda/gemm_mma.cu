@@ -1,13 +1,35 @@
-// Products with many rows of activations on the tensor cores. A block makes 128 outputs of 64 tokens, 32
-// columns at a time, each of its four warps 64 x 32 of them. There are two stages in shared memory: what the
-// next one holds is read from global memory before the products of the current one are begun, and put there
-// after them.
+// Products with many rows of activations on the tensor cores. A block makes 128
+// outputs of 64 or 128 tokens, 32 columns at a time, each of its four warps a
+// quarter of them. There are two stages in shared memory: what the next one
+// holds is read from global memory before the products of the current one are
+// begun, and put there after them.
 //
-// The tensor cores multiply bf16. Activations are split in two (split_tiles.h); codes of eight and four bits
-// and bf16 weights are one, f16 weights two. Scales of groups are taken to the sums of 32 columns; where a
-// scale changes within 32 columns, or rows are no whole vectors of 16 bytes, weights are decoded one by one
-// and split. Flops: 2 * n * rows * cols, twice (three times) on the tensor cores. Bytes: weights once for 64
-// tokens, activations once for 128 outputs.
+// The tensor cores multiply bf16. Codes of eight and four bits and bf16 weights
+// are one number of it, and meet activations that were rounded to one
+// (round_rows.cu, and whoever makes them), or that are split in two
+// (split_tiles.h); f16 weights are two and meet two. Scales of groups are taken
+// to the sums of 32 columns; where a scale changes within 32 columns, or rows
+// are no whole vectors of 16 bytes, numbers are read one by one and weights are
+// two. Flops: 2 * n * rows * cols, once where both are one number, else twice
+// (three times) on the tensor cores. Bytes: weights once for the tokens of a
+// block, activations once for 128 outputs.
+//
+// Tiles, by what an A100 does in a clock: 1024 multiply-adds, 128 bytes of
+// shared memory, 47 of the cache behind it. Clocks of a block for 32 columns of
+// bf16 weights; of codes the last are fewer:
+//   activations, tokens   multiply-adds   shared memory   cache
+//   two, 64                         512             384     349
+//   one, 64                         256             288     261
+//   one, 128                        512             384     349
+// With half of the multiply-adds and the same tile nothing else is halved:
+// fragments of weights serve as few tokens as before. So the room of the low
+// halves (a third of a stage) is that of 64 more tokens: a warp makes 64 x 64
+// outputs from 8 fragments in 16 columns, not 64 x 32 from 6. Sums take 128
+// registers of a thread, two blocks the registers of a multiprocessor; both
+// stages are 41 KiB. Few rows, and tiles of experts, have no 128 tokens, or
+// give not every multiprocessor a block of as many, and have 64.
+#include <type_traits>
+
 #include "cuda/launch.h"
 #include "cuda/network.h"
 #include "cuda/split_tiles.h"
@@ -15,213 +37,325 @@
 namespace kvc::cuda {
 namespace {
 
-constexpr int kThreads = 128, kRows = 128, kTokens = 64, kDepth = 32;
-constexpr int kMine = 4;  // 16-byte vectors of a stage that a thread reads of either, at most
+constexpr int kThreads = 128, kRows = 128, kDepth = 32;
+constexpr int kFewTokens = 64, kManyTokens = 128;
 
-struct Stage {
-  SplitTile<Bf16Halves, kRows, kDepth> w;
-  SplitTile<Bf16Halves, kTokens, kDepth> x;
-  float scale[kRows];
-};
-
-// What a thread has read for a stage.
-struct Fetched {
-  uint4 w[kMine];
-  float4 x[kMine];
-  uint16_t scale;
-};
-
-// How a kernel reads weights: as one of these types in whole vectors of 16 bytes, codes with one scale a row
-// of a stage; or as kF32, any type, decoded one by one.
+// How a kernel reads weights: as one of these types in whole vectors of 16
+// bytes, codes with one scale a row of a stage; or as kF32, any type, decoded
+// one by one.
 WeightType FormOf(const Part& w, int32_t cols) {
   const bool codes = IsScaled(w.type);
   const bool vectors = cols % (codes ? kDepth : VectorOf<WeightType::kBf16>::kColumns) == 0;
   return vectors && (!codes || w.group % kDepth == 0) ? w.type : WeightType::kF32;
 }
 
-// The matrix and the tokens of a block.
-template <WeightType T>
-struct Operands {
+// What a kernel is made for.
+template <WeightType kType, bool kRounded, bool kOfExperts, int kN>
+struct Form {
+  static constexpr WeightType T = kType;
+  static constexpr bool kRounds = kRounded;  // an activation is one of bf16, else two
+  static constexpr bool kExperts = kOfExperts;
   static constexpr bool kVectors = T != WeightType::kF32;
   static constexpr bool kScaled = IsScaled(T);                         // sums have scales
   static constexpr bool kHalves = !kVectors || T == WeightType::kF16;  // a weight is two of bf16
+  static constexpr int kTokens = kN,
+                       kTiles = kTokens / 16;  // 8 columns each, of a warp's half
+  // Vectors of 16 bytes of a stage that a thread reads.
+  static constexpr int kVectorColumns = VectorOf<T>::kColumns;
+  static constexpr int kMineOfW = kVectors ? kRows * kDepth / kVectorColumns / kThreads : 0;
+  static constexpr int kColumnsOfX = kRounds ? 8 : 4, kMineOfX = kTokens * kDepth / kColumnsOfX / kThreads;
+
+  using NumberOfX = std::conditional_t<kRounds, uint16_t, float>;
+  using VectorOfX = std::conditional_t<kRounds, uint4, float4>;
+  KVC_DEVICE static const NumberOfX* Activations(const Product& p) {
+    if constexpr (kRounds) {
+      return p.rounded;
+    } else {
+      return p.x;
+    }
+  }
+  // A vector of which so many numbers are there.
+  KVC_DEVICE static VectorOfX ReadOneByOne(const NumberOfX* x, int left) {
+    if constexpr (!kRounds) {
+      return FloatRows{x, 0, 1, left}.Four(0, 0);
+    } else {
+      uint32_t n[8];
+      KVC_UNROLL
+      for (int j = 0; j < 8; ++j) n[j] = j < left ? x[j] : 0u;
+      return {n[0] | n[1] << 16, n[2] | n[3] << 16, n[4] | n[5] << 16, n[6] | n[7] << 16};
+    }
+  }
+
+  using TileOfW = SplitTile<Bf16Halves, kRows, kDepth, kHalves>;
+  using TileOfX = SplitTile<Bf16Halves, kTokens, kDepth, !kRounds>;
+};
+
+template <typename F>
+struct Stage {
+  typename F::TileOfW w;
+  typename F::TileOfX x;
+  float scale[F::kScaled ? kRows : 4];
+};
+
+// What a thread has read for a stage.
+template <typename F>
+struct Fetched {
+  uint4 w[F::kVectors ? F::kMineOfW : 1];
+  typename F::VectorOfX x[F::kMineOfX];
+  uint16_t scale;
+};
+
+// Where a thread's first vector has its place in a stage, of so many columns each: eight threads that follow
+// each other write to as many rows, which meet no bank twice (split_tiles.h).
+template <int kColumns>
+KVC_DEVICE int RowOf() {
+  return ThreadOfBlock() / (8 * kDepth / kColumns) * 8 + ThreadOfBlock() % 8;
+}
+template <int kColumns>
+KVC_DEVICE int ColumnOf() {
+  static_assert(kThreads % (8 * kDepth / kColumns) == 0);
+  return ThreadOfBlock() / 8 % (kDepth / kColumns) * kColumns;
+}
+
+// The matrix and the tokens of a block, and what the thread reads of them next. Rows beyond the last are
+// another one again, whose outputs nobody stores: what is read has no conditions but the last columns of
+// products that are no whole stages. Addresses are counted on from stage to stage: as sums of what stays the
+// same they would take the registers that sums need.
+template <typename F>
+struct Operands {
+  static constexpr int kRowsOfW = kThreads * F::kVectorColumns / kDepth;  // from one vector to the next
+  static constexpr int kRowsOfX = kThreads * F::kColumnsOfX / kDepth;
   const Product& p;
   const Part& w;
   TokenTile tokens;
-  int32_t row0, first;   // of the part; of the stack that the part may be
-  int32_t x_row[kMine];  // of the vectors that the thread reads; -1: none
+  int32_t row0, first;  // of the part; of the stack that the part may be
+  const uint4* w_at = nullptr;
+  const typename F::NumberOfX* x_at = nullptr;
+  int32_t w_left = 0, x_left = 0, columns = 0;         // rows and columns from there on
+  uint32_t x_row[F::kExperts ? F::kMineOfX : 1] = {};  // of experts: numbers behind x_at
+  const uint16_t* scale_at = nullptr;
+  int32_t group_left = 0;  // columns of the scale's group
 
-  KVC_DEVICE void FindRows() {
+  KVC_DEVICE void Begin() {
+    columns = p.cols;
+    if constexpr (F::kVectors) {
+      const int r = min(RowOf<F::kVectorColumns>(), w.rows - 1 - row0);
+      w_left = w.rows - row0 - r;
+      w_at = reinterpret_cast<const uint4*>(w.data) + Row(r) * (p.cols / F::kVectorColumns) +
+             ColumnOf<F::kVectorColumns>() / F::kVectorColumns;
+    }
+    static_assert(kThreads == kRows);
+    if constexpr (F::kScaled) {
+      scale_at = w.scales + Row(min(ThreadOfBlock(), w.rows - 1 - row0)) * (p.cols / w.group);
+      group_left = w.group;
+    }
+    const int t = min(RowOf<F::kColumnsOfX>(), tokens.n - 1);
+    x_left = tokens.n - t;
+    x_at = F::Activations(p) + ColumnOf<F::kColumnsOfX>();
+    if (!F::kExperts) x_at += tokens.RowOfX(t) * p.cols;
     KVC_UNROLL
-    for (int i = 0; i < kMine; ++i) {
-      const int t = (ThreadOfBlock() + i * kThreads) / (kDepth / 4);
-      x_row[i] = t < tokens.n ? static_cast<int32_t>(tokens.RowOfX(t)) : -1;
+    for (int i = 0; F::kExperts && i < F::kMineOfX; ++i)
+      x_row[F::kExperts ? i : 0] =
+          static_cast<uint32_t>(tokens.RowOfX(min(t + i * kRowsOfX, tokens.n - 1)) * p.cols);
+  }
+  KVC_DEVICE void Advance() {
+    if constexpr (F::kVectors) w_at += kDepth / F::kVectorColumns;
+    x_at += kDepth, columns -= kDepth;
+    if constexpr (F::kScaled) {
+      if ((group_left -= kDepth) == 0) ++scale_at, group_left = w.group;
     }
   }
-
+  KVC_DEVICE uint4 Weights(int i) const {
+    if (!F::kScaled && columns <= ColumnOf<F::kVectorColumns>()) return {0, 0, 0, 0};
+    return w_at[i * kRowsOfW < w_left ? i * kRowsOfW * (p.cols / F::kVectorColumns) : 0];
+  }
+  KVC_DEVICE typename F::VectorOfX Activations(int i) const {
+    const int left = columns - ColumnOf<F::kColumnsOfX>();
+    if (!F::kScaled && left <= 0) return {0, 0, 0, 0};
+    const typename F::NumberOfX* x = x_at;
+    if constexpr (F::kExperts) {
+      x += x_row[i];
+    } else {
+      x += i * kRowsOfX < x_left ? i * kRowsOfX * p.cols : 0;
+    }
+    if constexpr (F::kVectors) {
+      return *reinterpret_cast<const typename F::VectorOfX*>(x);
+    } else {
+      return F::ReadOneByOne(x, left);
+    }
+  }
   KVC_DEVICE int64_t Row(int r) const { return static_cast<int64_t>(first) + row0 + r; }
-  KVC_DEVICE bool Has(int r, int32_t c) const { return row0 + r < w.rows && c < p.cols; }
 };
 
-// f(which, row, column): of the thread's vectors of a stage.
-template <WeightType T, typename F>
-KVC_DEVICE void EachVector(F&& f) {
-  constexpr int kColumns = VectorOf<T>::kColumns, kVectors = kRows * kDepth / kColumns;
+// Reads the next stage.
+template <typename F>
+KVC_DEVICE void Fetch(Operands<F>* o, Fetched<F>* fetched) {
   KVC_UNROLL
-  for (int i = 0; i < kVectors / kThreads; ++i) {
-    const int at = ThreadOfBlock() + i * kThreads;
-    f(i, at / (kDepth / kColumns), at % (kDepth / kColumns) * kColumns);
-  }
+  for (int i = 0; i < F::kMineOfW; ++i) fetched->w[i] = o->Weights(i);
+  KVC_UNROLL
+  for (int i = 0; i < F::kMineOfX; ++i) fetched->x[i] = o->Activations(i);
+  if (F::kScaled) fetched->scale = *o->scale_at;
+  o->Advance();
 }
 
-template <WeightType T>
-KVC_DEVICE void Fetch(const Operands<T>& o, int32_t k0, Fetched* fetched) {
-  if constexpr (Operands<T>::kVectors) {
-    constexpr int kColumns = VectorOf<T>::kColumns;
-    const uint4* rows = reinterpret_cast<const uint4*>(o.w.data);
-    EachVector<T>([&](int i, int r, int c) {
-      fetched->w[i] =
-          o.Has(r, k0 + c) ? rows[o.Row(r) * (o.p.cols / kColumns) + (k0 + c) / kColumns] : uint4{0, 0, 0, 0};
-    });
-  }
+template <typename F>
+KVC_DEVICE void PutVectors(const Fetched<F>& fetched, Stage<F>* s) {
   KVC_UNROLL
-  for (int i = 0; i < kMine; ++i) {
-    const int32_t c = k0 + (ThreadOfBlock() + i * kThreads) % (kDepth / 4) * 4;
-    const bool there = o.x_row[i] >= 0 && c < o.p.cols;
-    const float* x = o.p.x + (there ? static_cast<int64_t>(o.x_row[i]) * o.p.cols + c : 0);
-    if constexpr (Operands<T>::kVectors) {
-      fetched->x[i] = there ? *reinterpret_cast<const float4*>(x) : float4{0, 0, 0, 0};
-    } else {
-      fetched->x[i] = FloatRows{x, 0, there ? 1 : 0, o.p.cols - c}.Four(0, 0);
-    }
-  }
-  static_assert(kThreads == kRows);
-  const int r = ThreadOfBlock();
-  if (Operands<T>::kScaled)
-    fetched->scale =
-        o.Has(r, k0) ? o.w.scales[o.Row(r) * (o.p.cols / o.w.group) + k0 / o.w.group] : uint16_t{0};
-}
-
-template <WeightType T>
-KVC_DEVICE void PutVectors(const Fetched& fetched, Stage* s) {
-  EachVector<T>([&](int i, int r, int c) {
+  for (int i = 0; i < F::kMineOfW; ++i) {
     const uint4& v = fetched.w[i];
-    if constexpr (T == WeightType::kBf16) {
-      StoreFour(&s->w.high[r][c], {v.x, v.y});
-      StoreFour(&s->w.high[r][c + 4], {v.z, v.w});
+    const int r = RowOf<F::kVectorColumns>() + i * Operands<F>::kRowsOfW, c = ColumnOf<F::kVectorColumns>();
+    if constexpr (F::T == WeightType::kBf16) {
+      StoreEight(&s->w.high[r][c], v);
     } else {
       KVC_UNROLL
-      for (int j = 0; j < VectorOf<T>::kColumns / 4; ++j) {
-        float w[4];
-        UnpackFour<T>(v, j, w);
-        if (T == WeightType::kF16) {
-          s->w.Put(r, c + 4 * j, {w[0], w[1], w[2], w[3]});
+      for (int j = 0; j < F::kVectorColumns; j += 8) {
+        float a[4], b[4];
+        UnpackFour<F::T>(v, j / 4, a);
+        UnpackFour<F::T>(v, j / 4 + 1, b);
+        if constexpr (F::kHalves) {
+          s->w.Put(r, c + j, {a[0], a[1], a[2], a[3]});
+          s->w.Put(r, c + j + 4, {b[0], b[1], b[2], b[3]});
         } else {
-          StoreFour(&s->w.high[r][c + 4 * j], {ToBfPair(w[0], w[1]), ToBfPair(w[2], w[3])});
+          StoreEight(&s->w.high[r][c + j], {ToBfPair(a[0], a[1]), ToBfPair(a[2], a[3]), ToBfPair(b[0], b[1]),
+                                            ToBfPair(b[2], b[3])});
         }
       }
     }
-  });
+  }
 }
 
-KVC_DEVICE void PutElements(const Operands<WeightType::kF32>& o, int32_t k0, Stage* s) {
+template <typename F>
+KVC_DEVICE void PutElements(const Operands<F>& o, int32_t k0, Stage<F>* s) {
   for (int i = ThreadOfBlock(); i < kRows * kDepth / 4; i += kThreads) {
     const int r = i / (kDepth / 4), c = i % (kDepth / 4) * 4;
     float w[4];
     KVC_UNROLL
     for (int j = 0; j < 4; ++j)
-      w[j] = o.Has(r, k0 + c + j) ? WeightElement(o.w, o.p.cols, static_cast<int32_t>(o.Row(r)), k0 + c + j)
-                                  : 0.0f;
+      w[j] = o.row0 + r < o.w.rows && k0 + c + j < o.p.cols
+                 ? WeightElement(o.w, o.p.cols, static_cast<int32_t>(o.Row(r)), k0 + c + j)
+                 : 0.0f;
     s->w.Put(r, c, {w[0], w[1], w[2], w[3]});
   }
 }
 
-template <WeightType T>
-KVC_DEVICE void Put(const Operands<T>& o, int32_t k0, const Fetched& fetched, Stage* s) {
-  if constexpr (Operands<T>::kVectors) {
-    PutVectors<T>(fetched, s);
+template <typename F>
+KVC_DEVICE void Put(const Operands<F>& o, int32_t k0, const Fetched<F>& fetched, Stage<F>* s) {
+  if constexpr (F::kVectors) {
+    PutVectors<F>(fetched, s);
   } else {
-    PutElements(o, k0, s);
+    PutElements<F>(o, k0, s);
   }
   KVC_UNROLL
-  for (int i = 0; i < kMine; ++i) {
-    const int at = ThreadOfBlock() + i * kThreads;
-    s->x.Put(at / (kDepth / 4), at % (kDepth / 4) * 4, fetched.x[i]);
+  for (int i = 0; i < F::kMineOfX; ++i) {
+    const int r = RowOf<F::kColumnsOfX>() + i * Operands<F>::kRowsOfX, c = ColumnOf<F::kColumnsOfX>();
+    if constexpr (F::kRounds) {
+      StoreEight(&s->x.high[r][c], fetched.x[i]);
+    } else {
+      s->x.Put(r, c, fetched.x[i]);
+    }
   }
-  if (Operands<T>::kScaled) s->scale[ThreadOfBlock()] = HalfBits(fetched.scale);
+  if (F::kScaled) s->scale[ThreadOfBlock()] = HalfBits(fetched.scale);
 }
 
-// sum += 64 x 32 outputs at (row, token) of a stage, without scales.
-template <WeightType T>
-KVC_DEVICE void MultiplyUnscaled(const Stage& s, int row, int token, float (&sum)[4][4][4]) {
+// A product of fragments: of halves, where there are two.
+template <typename F>
+KVC_DEVICE void Mma(float (&c)[4], const SplitLeft& w, const SplitRight& x) {
+  if constexpr (F::kHalves) MmaBf16(c, w.low, x.high);
+  if constexpr (!F::kRounds) MmaBf16(c, w.high, x.low);
+  MmaBf16(c, w.high, x.high);
+}
+
+// Where a lane reads its parts of a warp's factors, in numbers from where a tile begins: one register for
+// each.
+struct Places {
+  int w, x, scale;
+};
+
+// Factors of a warp's tokens in 16 columns.
+template <typename F>
+KVC_DEVICE void ReadTokens(const Stage<F>& s, int place, SplitRight (&x)[F::kTiles / 2][2]) {
+  KVC_UNROLL
+  for (int n = 0; n < F::kTiles / 2; ++n) s.x.RightAt(place + 16 * n * F::TileOfX::kWidth, x[n]);
+}
+
+// sum += 64 outputs of the warp's tokens.
+template <typename F>
+KVC_DEVICE void MultiplyUnscaled(const Stage<F>& s, const Places& at, float (&sum)[4][F::kTiles][4]) {
   KVC_UNROLL
   for (int k = 0; k < kDepth; k += 16) {
-    SplitRight x[2][2];
-    s.x.RowsRight(token, k, x[0]);
-    s.x.RowsRight(token + 16, k, x[1]);
+    SplitRight x[F::kTiles / 2][2];
+    ReadTokens<F>(s, at.x + k, x);
     KVC_UNROLL
     for (int m = 0; m < 4; ++m) {
       SplitLeft w;
-      s.w.RowsLeft(row + 16 * m, k, Operands<T>::kHalves, &w);
+      s.w.LeftAt(at.w + 16 * m * F::TileOfW::kWidth + k, &w);
       KVC_UNROLL
-      for (int n = 0; n < 4; ++n) {
-        if (Operands<T>::kHalves) MmaBf16(sum[m][n], w.low, x[n / 2][n % 2].high);
-        MmaBf16(sum[m][n], w.high, x[n / 2][n % 2].low);
-        MmaBf16(sum[m][n], w.high, x[n / 2][n % 2].high);
-      }
+      for (int n = 0; n < F::kTiles; ++n) Mma<F>(sum[m][n], w, x[n / 2][n % 2]);
     }
   }
 }
 
-template <WeightType T>
-KVC_DEVICE void Multiply(const Stage& s, int row, int token, float (&sum)[4][4][4]) {
-  if constexpr (!Operands<T>::kScaled) {
-    MultiplyUnscaled<T>(s, row, token, sum);
-  } else {
-    float tile[4][4][4] = {};
-    MultiplyUnscaled<T>(s, row, token, tile);
+// The same with scales: the sums of 32 columns first, of 16 rows at a time.
+template <typename F>
+KVC_DEVICE void MultiplyScaled(const Stage<F>& s, const Places& at, float (&sum)[4][F::kTiles][4]) {
+  SplitRight x[kDepth / 16][F::kTiles / 2][2];
+  KVC_UNROLL
+  for (int k = 0; k < kDepth / 16; ++k) ReadTokens<F>(s, at.x + 16 * k, x[k]);
+  KVC_UNROLL
+  for (int m = 0; m < 4; ++m) {
+    const float low = s.scale[at.scale + 16 * m], high = s.scale[at.scale + 16 * m + 8];
+    float tile[F::kTiles][4] = {};
     KVC_UNROLL
-    for (int m = 0; m < 4; ++m) {
-      const int r = row + 16 * m + Lane() / 4;
-      const float low = s.scale[r], high = s.scale[r + 8];
+    for (int k = 0; k < kDepth / 16; ++k) {
+      SplitLeft w;
+      s.w.LeftAt(at.w + 16 * m * F::TileOfW::kWidth + 16 * k, &w);
       KVC_UNROLL
-      for (int n = 0; n < 4; ++n) {
-        KVC_UNROLL
-        for (int i = 0; i < 4; ++i) sum[m][n][i] += tile[m][n][i] * (i < 2 ? low : high);
-      }
+      for (int n = 0; n < F::kTiles; ++n) Mma<F>(tile[n], w, x[k][n / 2][n % 2]);
+    }
+    KVC_UNROLL
+    for (int n = 0; n < F::kTiles; ++n) {
+      KVC_UNROLL
+      for (int i = 0; i < 4; ++i) sum[m][n][i] += tile[n][i] * (i < 2 ? low : high);
     }
   }
 }
 
-template <bool kExperts, WeightType T>
+template <typename F>
 __global__ void __launch_bounds__(kThreads, 2) gemm_mma(const Product p) {
-  KVC_SHARED(Stage, stages);
-  const TokenTile mine = TileOf<kExperts>(p, static_cast<int32_t>(blockIdx.y), kTokens);
-  if (kExperts && mine.n <= 0) return;
+  KVC_SHARED(Stage<F>, stages);
+  const TokenTile mine = TileOf<F::kExperts>(p, static_cast<int32_t>(blockIdx.y), F::kTokens);
+  if (F::kExperts && mine.n <= 0) return;
   const Part& w = PartOfBlock(p, static_cast<int32_t>(blockIdx.x));
-  Operands<T> o{
-      p, w, mine, (static_cast<int32_t>(blockIdx.x) - w.first_block) * kRows, kExperts ? mine.FirstRow(w) : 0,
-      {}};
-  o.FindRows();
-  const int my_row = WarpOfBlock() % 2 * 64, my_token = WarpOfBlock() / 2 * 32;
+  Operands<F> o{p, w, mine, (static_cast<int32_t>(blockIdx.x) - w.first_block) * kRows,
+                F::kExperts ? mine.FirstRow(w) : 0};
+  o.Begin();
+  const int my_row = WarpOfBlock() % 2 * 64, my_token = WarpOfBlock() / 2 * (F::kTokens / 2);
   const bool works = o.row0 + my_row < w.rows && my_token < mine.n;
-  float sum[4][4][4] = {};
-  Fetched next;
-  Fetch(o, 0, &next);
+  const Places at{F::TileOfW::PlaceOfLeft(my_row, 0), F::TileOfX::PlaceOfRight(my_token, 0),
+                  my_row + Lane() / 4};
+  float sum[4][F::kTiles][4] = {};
+  Fetched<F> next;
+  Fetch(&o, &next);
   Put(o, 0, next, stages);
   __syncthreads();
   for (int32_t k0 = 0; k0 < p.cols; k0 += kDepth) {
     const int now = k0 / kDepth % 2;
     const bool more = k0 + kDepth < p.cols;
-    if (more) Fetch(o, k0 + kDepth, &next);
-    if (works) Multiply<T>(stages[now], my_row, my_token, sum);
+    if (more) Fetch(&o, &next);
+    if (works) {
+      if constexpr (F::kScaled) {
+        MultiplyScaled<F>(stages[now], at, sum);
+      } else {
+        MultiplyUnscaled<F>(stages[now], at, sum);
+      }
+    }
     if (more) Put(o, k0 + kDepth, next, stages + 1 - now);
     __syncthreads();
   }
   KVC_UNROLL
   for (int m = 0; m < 4; ++m) {
     KVC_UNROLL
-    for (int n = 0; n < 4; ++n) {
+    for (int n = 0; n < F::kTiles; ++n) {
       KVC_UNROLL
       for (int i = 0; i < 4; ++i) {
         const int32_t row = o.row0 + my_row + 16 * m + Lane() / 4 + i / 2 * 8,
@@ -233,19 +367,44 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_mma(const Product p) {
   }
 }
 
-template <WeightType T>
+template <typename F>
+constexpr size_t kSharedOf = 2 * sizeof(Stage<F>);
+
+// Kernels for many tokens: codes have none, whose fragments of all 32 columns are 16 registers more than
+// there are.
+template <WeightType T, bool kRounds>
+constexpr bool kHasMany = kRounds&& T == WeightType::kBf16;
+
+template <typename F>
+void AddForm(KernelLoader* loader) {
+  KVC_ADD(loader, gemm_mma<F>, kSharedOf<F>);
+}
+template <WeightType T, bool kRounds>
 void AddForms(KernelLoader* loader) {
-  KVC_ADD(loader, (gemm_mma<true, T>), 2 * sizeof(Stage));
-  KVC_ADD(loader, (gemm_mma<false, T>), 2 * sizeof(Stage));
+  AddForm<Form<T, kRounds, true, kFewTokens>>(loader);
+  AddForm<Form<T, kRounds, false, kFewTokens>>(loader);
+  if constexpr (kHasMany<T, kRounds>) AddForm<Form<T, kRounds, false, kManyTokens>>(loader);
 }
 
-template <WeightType T>
+template <typename F>
+cudaError_t LaunchForm(const Product& p, int32_t blocks, CudaStream& stream) {
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(TileBlocks(p, F::kTokens)));
+  return KVC_LAUNCH(gemm_mma<F>, grid, dim3(kThreads), kSharedOf<F>, stream, p);
+}
+template <WeightType T, bool kRounds>
 cudaError_t LaunchMma(Product p, CudaStream& stream) {
-  const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kRows)),
-                  static_cast<unsigned>(TileBlocks(p, kTokens)));
-  if (p.tiles != nullptr)
-    return KVC_LAUNCH((gemm_mma<true, T>), grid, dim3(kThreads), 2 * sizeof(Stage), stream, p);
-  return KVC_LAUNCH((gemm_mma<false, T>), grid, dim3(kThreads), 2 * sizeof(Stage), stream, p);
+  const int32_t blocks = NumberBlocks(&p, kRows);
+  if (p.tiles != nullptr) return LaunchForm<Form<T, kRounds, true, kFewTokens>>(p, blocks, stream);
+  if constexpr (kHasMany<T, kRounds>) {
+    // Where every multiprocessor has such a block.
+    if (int64_t{blocks} * TileBlocks(p, kManyTokens) >= stream.traits().multiprocessors)
+      return LaunchForm<Form<T, kRounds, false, kManyTokens>>(p, blocks, stream);
+  }
+  return LaunchForm<Form<T, kRounds, false, kFewTokens>>(p, blocks, stream);
+}
+template <WeightType T>
+cudaError_t LaunchRounding(const Product& p, bool rounds, CudaStream& stream) {
+  return rounds ? LaunchMma<T, true>(p, stream) : LaunchMma<T, false>(p, stream);
 }
 
 // Parts of different forms, one after the other.
@@ -262,29 +421,30 @@ cudaError_t EachPart(const Product& p, CudaStream& stream) {
 }  // namespace
 
 void AddGemmMmaKernels(KernelLoader* loader) {
-  AddForms<WeightType::kInt8>(loader);
-  AddForms<WeightType::kInt4>(loader);
-  AddForms<WeightType::kBf16>(loader);
-  AddForms<WeightType::kF16>(loader);
-  AddForms<WeightType::kF32>(loader);
+  AddForms<WeightType::kInt8, true>(loader), AddForms<WeightType::kInt8, false>(loader);
+  AddForms<WeightType::kInt4, true>(loader), AddForms<WeightType::kInt4, false>(loader);
+  AddForms<WeightType::kBf16, true>(loader), AddForms<WeightType::kBf16, false>(loader);
+  AddForms<WeightType::kF16, false>(loader);
+  AddForms<WeightType::kF32, true>(loader), AddForms<WeightType::kF32, false>(loader);
 }
 
 cudaError_t GemmMma(Product p, CudaStream& stream) {
   const WeightType form = FormOf(p.parts[0], p.cols);
+  const bool rounds = Rounds(p, p.parts[0]);
   for (int i = 1; i < p.n_parts; ++i) {
-    if (FormOf(p.parts[i], p.cols) != form) return EachPart(p, stream);
+    if (FormOf(p.parts[i], p.cols) != form || Rounds(p, p.parts[i]) != rounds) return EachPart(p, stream);
   }
   switch (form) {
     case WeightType::kInt8:
-      return LaunchMma<WeightType::kInt8>(p, stream);
+      return LaunchRounding<WeightType::kInt8>(p, rounds, stream);
     case WeightType::kInt4:
-      return LaunchMma<WeightType::kInt4>(p, stream);
+      return LaunchRounding<WeightType::kInt4>(p, rounds, stream);
     case WeightType::kBf16:
-      return LaunchMma<WeightType::kBf16>(p, stream);
+      return LaunchRounding<WeightType::kBf16>(p, rounds, stream);
     case WeightType::kF16:
-      return LaunchMma<WeightType::kF16>(p, stream);
+      return LaunchMma<WeightType::kF16, false>(p, stream);
     default:
-      return LaunchMma<WeightType::kF32>(p, stream);
+      return LaunchRounding<WeightType::kF32>(p, rounds, stream);
   }
 }
 

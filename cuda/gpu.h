@@ -203,11 +203,13 @@ KVC_DEVICE void MmaHalf(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
 }
 #endif
 
-// Four numbers of 16 bits, eight bytes aligned to as many.
+// Four numbers of 16 bits, and eight: as many bytes, aligned to them.
 #if defined(__CUDACC__)
 KVC_DEVICE void StoreFour(uint16_t* at, uint2 v) { *reinterpret_cast<uint2*>(at) = v; }
+KVC_DEVICE void StoreEight(uint16_t* at, uint4 v) { *reinterpret_cast<uint4*>(at) = v; }
 #else
 KVC_DEVICE void StoreFour(uint16_t* at, uint2 v) { std::memcpy(at, &v, sizeof v); }
+KVC_DEVICE void StoreEight(uint16_t* at, uint4 v) { std::memcpy(at, &v, sizeof v); }
 #endif
 
 // Four matrices of 8 x 8 numbers of 16 bits from shared memory (PTX: ldmatrix.x4): lane l gives the address

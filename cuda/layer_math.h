@@ -16,12 +16,13 @@ struct Rows {
   float *given, *routes, *weights;  // [pairs, hidden]; [n, n_experts] logits of the router; of pairs
   int32_t *chosen, *places, *tokens;
   ExpertTile* tiles;
+  uint16_t* rounded;  // of a product's rows, where they become bf16; null: they do not
   BlasRoom blas;
 
   // Pairs of a tile: a step reads an expert once for up to so many rows.
   static int32_t TileOf(int64_t n) { return n > kMostGemvRows ? kExpertTile : n > 3 ? 4 : n > 1 ? 2 : 1; }
-  // workspace: of Blas::WorkspaceBytes.
-  Rows(const NetworkShape& s, int64_t n, int64_t workspace, uint8_t* memory) {
+  // rounds: of LaunchTraits; workspace: of Blas::WorkspaceBytes.
+  Rows(const NetworkShape& s, int64_t n, bool rounds, int64_t workspace, uint8_t* memory) {
     const bool experts = s.n_experts > 0;
     const int64_t pairs = experts ? n * s.n_chosen : n, more = experts ? pairs : 0;
     Take(memory, n * s.hidden, &norm), Take(memory, pairs * s.ffn, &gate), Take(memory, pairs * s.ffn, &up);
@@ -29,13 +30,17 @@ struct Rows {
     Take(memory, more, &weights), Take(memory, more, &chosen), Take(memory, more, &places);
     Take(memory, more, &tokens), Take(memory, more, &tiles);
     const int32_t widest = std::max({s.hidden, experts ? 0 : s.ffn, s.n_heads * s.head_dim});
-    Take(memory, workspace > 0 ? 2 * n * widest : 0, &blas.halves);
+    const bool many = rounds && n > kMostGemvRows;
+    Take(memory, many ? std::max(n * widest, pairs * s.ffn) : 0, &rounded);
+    // Of products that round a router's alone has halves.
+    Take(memory, workspace == 0 ? 0 : 2 * n * (!many ? widest : experts ? s.hidden : 0), &blas.halves);
     Take(memory, workspace, &blas.workspace);
     blas.sums = norm;  // which nobody has anything in when a product adds to x
-    if (workspace == 0) blas.halves = nullptr;
+    if (workspace == 0) blas.workspace = nullptr;
+    if (!many) rounded = nullptr;
   }
-  static int64_t Bytes(const NetworkShape& s, int64_t n, int64_t workspace) {
-    return Rows(s, n, workspace, nullptr).bytes_;
+  static int64_t Bytes(const NetworkShape& s, int64_t n, bool rounds, int64_t workspace) {
+    return Rows(s, n, rounds, workspace, nullptr).bytes_;
   }
 
  private:
@@ -54,7 +59,7 @@ class LayerMath {
         shape_(shape),
         n_(n),
         blas_(blas),
-        rows_(shape, n, blas->WorkspaceBytes(shape, n), At(scratch)) {}
+        rows_(shape, n, stream_.traits().rounds, blas->WorkspaceBytes(shape, n), At(scratch)) {}
 
   const Rows& rows() const { return rows_; }
 
@@ -92,9 +97,8 @@ class LayerMath {
                   float cap = 0) const {
     Product p = Of(m, x, y);
     p.adds = adds, p.scale = scale, p.cap = cap;
-    if (FitsOneRow(p)) return MultiplyRow({p, nullptr, 0, false, {}});
-    if (rows_.blas.halves != nullptr) return Check(GemmBlas(p, rows_.blas, blas_, stream_), "a product");
-    return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : Gemm(p, stream_), "a product");
+    KVC_RETURN_IF_ERROR(Round(n_, &p));
+    return Multiply(p);
   }
   // gate becomes the activation of gate and up, the two products with the norm of x.
   Status GatedProduct(const LayerMatrices& w, const float* x) const {
@@ -108,16 +112,18 @@ class LayerMath {
   // Which experts work on which rows, by the router's logits of x.
   Status Route(const LayerMatrices& w, const float* x) const {
     float* const logits[] = {rows_.routes};
-    KVC_RETURN_IF_ERROR(Multiply(w.router, x, logits));
+    // Not rounded: who is chosen may hang on a near tie.
+    KVC_RETURN_IF_ERROR(Multiply(Of(w.router, x, logits)));
     const RouteParams p{n_,           shape_.n_experts, shape_.n_chosen, w.normalise_experts,
                         rows_.routes, rows_.weights,    rows_.chosen,    rows_.places,
                         rows_.tokens, rows_.tiles,      n_tiles(),       Rows::TileOf(n_)};
     return Check(cuda::Route(p, stream_), "the choice of experts");
   }
-  // y[i] [pairs, ..] of rows of x that tokens names, null: of a row for each pair.
+  // y[i] [pairs, ..] of rows of x [n, ..] that tokens names, null: of a row for each pair.
   Status MultiplyExperts(const Matrix& m, const float* x, const int32_t* tokens, float* const* y) const {
     Product p = Of(m, x, y);
     p.tiles = rows_.tiles, p.n_tiles = n_tiles(), p.tokens = tokens;
+    KVC_RETURN_IF_ERROR(Round(tokens != nullptr ? n_ : int64_t{n_} * shape_.n_chosen, &p));
     return Check(n_ <= kMostGemvRows ? GemvExperts(p, Rows::TileOf(n_), stream_) : Gemm(p, stream_),
                  "a product of experts");
   }
@@ -156,6 +162,17 @@ class LayerMath {
   // One row's product makes the norm in front of it, where no mean is taken off and nothing added.
   bool RidesAlong(const Product& p, DevicePtr<const float> bias) const {
     return !shape_.layer_norms && !bias && FitsOneRow(p);
+  }
+  // Makes bf16 of the rows of x, where some part of a product with many takes it (and none is in f32).
+  Status Round(int64_t n_rows, Product* p) const {
+    if (rows_.rounded == nullptr || !SomeRounds(*p)) return {};
+    p->rounded = rows_.rounded;
+    return Check(RoundRows(p->x, rows_.rounded, n_rows * p->cols, stream_), "rounding");
+  }
+  Status Multiply(const Product& p) const {
+    if (FitsOneRow(p)) return MultiplyRow({p, nullptr, 0, false, {}});
+    if (rows_.blas.workspace != nullptr) return Check(GemmBlas(p, rows_.blas, blas_, stream_), "a product");
+    return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : Gemm(p, stream_), "a product");
   }
   Status MultiplyRow(const OneRow& o) const { return Check(GemvRow(o, stream_), "a product"); }
   NormParams Of(const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias, int32_t n,

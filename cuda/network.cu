@@ -43,7 +43,7 @@ void AddNetworkKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, embed, 0); }
 Status CudaDevice::Supports(const NetworkShape& shape) const { return CheckHeadSize(shape.head_dim); }
 
 int64_t CudaDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const {
-  return Rows::Bytes(shape, n_rows, blas_->WorkspaceBytes(shape, n_rows));
+  return Rows::Bytes(shape, n_rows, traits_.rounds, blas_->WorkspaceBytes(shape, n_rows));
 }
 
 Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {

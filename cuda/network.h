@@ -53,10 +53,13 @@ cudaError_t Gemm(const Product& p, CudaStream& stream);
 cudaError_t GemmF32(const Product& p, CudaStream& stream);
 cudaError_t GemmMma(Product p, CudaStream& stream);
 
-// Scratch of products by cuBLASLt (blas.h); halves null: there are none.
+// y [n] = x in bf16, to nearest, ties to even; y aligned to 16 bytes.
+cudaError_t RoundRows(const float* x, uint16_t* y, int64_t n, CudaStream& stream);
+
+// Scratch of products by cuBLASLt (blas.h); workspace null: there are none.
 struct BlasRoom {
-  uint16_t* halves;  // [2, n, cols] of x, bf16
-  float* sums;       // [n, hidden], of a product that adds to y
+  uint16_t* halves;  // [2, n, cols] of x, bf16, for products that do not round it
+  float* sums;       // [n, hidden], of such a product that adds to y
   uint8_t* workspace;
 };
 class Blas;

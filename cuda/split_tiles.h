@@ -183,20 +183,33 @@ KVC_DEVICE void TimesRowsOf(const Tile& tile, const Left& left, float (&z)[kTile
 KVC_DEVICE int RowOfRight() { return Lane() % 8 + Lane() / 16 * 8; }
 KVC_DEVICE int ColumnOfRight() { return Lane() / 8 % 2 * 8; }
 
+// Lower halves of a tile, where it has them.
+template <bool kThere, int kRows, int kWidth>
+struct LowerTile {};
+template <int kRows, int kWidth>
+struct LowerTile<true, kRows, kWidth> {
+  alignas(16) uint16_t low[kRows][kWidth];
+};
+
 // Rows in shared memory. They start four banks apart, so that the rows of a matrix meet no bank twice.
-template <typename Halves, int kRows, int kDims>
-struct SplitTile {
+// kLow false: every number is rounded to one of 16 bits, its high half; the low ones of factors are not set.
+template <typename Halves, int kRows, int kDims, bool kLow = true>
+struct SplitTile : LowerTile<kLow, kRows, kDims + 8> {
   using RightFactor = SplitRight;
-  alignas(16) uint16_t high[kRows][kDims + 8];
-  alignas(16) uint16_t low[kRows][kDims + 8];
+  static constexpr int kWidth = kDims + 8;
+  alignas(16) uint16_t high[kRows][kWidth];
 
   // Columns c .. c + 3 of row r.
   KVC_DEVICE void Put(int r, int c, const float4& x) {
-    uint2 h, l;
-    SplitPair<Halves>(x.x, x.y, &h.x, &l.x);
-    SplitPair<Halves>(x.z, x.w, &h.y, &l.y);
-    StoreFour(&high[r][c], h);
-    StoreFour(&low[r][c], l);
+    if constexpr (kLow) {
+      uint2 h, l;
+      SplitPair<Halves>(x.x, x.y, &h.x, &l.x);
+      SplitPair<Halves>(x.z, x.w, &h.y, &l.y);
+      StoreFour(&high[r][c], h);
+      StoreFour(&this->low[r][c], l);
+    } else {
+      StoreFour(&high[r][c], {Halves::Pair(x.x, x.y), Halves::Pair(x.z, x.w)});
+    }
   }
   // By all threads of a block.
   KVC_DEVICE void Load(const FloatRows& rows) {
@@ -205,11 +218,13 @@ struct SplitTile {
       Put(r, c, rows.Four(r, c));
     }
   }
-  // Left factor: rows r .. r + 15, columns k .. k + 15; its lower halves where asked for.
-  KVC_DEVICE void RowsLeft(int r, int k, bool with_low, SplitLeft* left) const {
-    const int row = r + Lane() % 16, column = k + Lane() / 16 * 8;
-    LoadMatrices<false>(left->high, &high[row][column]);
-    if (with_low) LoadMatrices<false>(left->low, &low[row][column]);
+  // Left factor: rows r .. r + 15, columns k .. k + 15.
+  KVC_DEVICE void RowsLeft(int r, int k, SplitLeft* left) const { LeftAt(PlaceOfLeft(r, k), left); }
+  // The same in two steps: i rows and j columns further on the place is i * kWidth + j more.
+  KVC_DEVICE static int PlaceOfLeft(int r, int k) { return (r + Lane() % 16) * kWidth + k + Lane() / 16 * 8; }
+  KVC_DEVICE void LeftAt(int place, SplitLeft* left) const {
+    LoadMatrices<false>(left->high, high[0] + place);
+    if constexpr (kLow) LoadMatrices<false>(left->low, this->low[0] + place);
   }
   // TimesRowsOf.
   template <typename Left>
@@ -219,21 +234,30 @@ struct SplitTile {
   // Right factors of a product with the transposed tile: rows r .. r + 7 and r + 8 .. r + 15, columns k .. k
   // + 15 of the tile.
   KVC_DEVICE void RowsRight(int r, int k, SplitRight (&right)[2]) const {
-    Right<false>(r + RowOfRight(), k + ColumnOfRight(), right);
+    RightAt(PlaceOfRight(r, k), right);
   }
+  KVC_DEVICE static int PlaceOfRight(int r, int k) {
+    return (r + RowOfRight()) * kWidth + k + ColumnOfRight();
+  }
+  KVC_DEVICE void RightAt(int place, SplitRight (&right)[2]) const { Right<false>(place, right); }
   // Right factors of a product with the tile: columns c .. c + 7 and c + 8 .. c + 15, rows k .. k + 15.
   KVC_DEVICE void ColumnsRight(int k, int c, SplitRight (&right)[2]) const {
-    Right<true>(k + Lane() % 16, c + Lane() / 16 * 8, right);
+    const int row = k + Lane() % 16, column = c + Lane() / 16 * 8;
+    Right<true>(row * kWidth + column, right);
   }
 
  private:
   template <bool kTransposed>
-  KVC_DEVICE void Right(int row, int column, SplitRight (&right)[2]) const {
-    uint32_t h[4], l[4];
-    LoadMatrices<kTransposed>(h, &high[row][column]);
-    LoadMatrices<kTransposed>(l, &low[row][column]);
+  KVC_DEVICE void Right(int place, SplitRight (&right)[2]) const {
+    uint32_t half[4];
+    LoadMatrices<kTransposed>(half, high[0] + place);
     KVC_UNROLL
-    for (int i = 0; i < 4; ++i) right[i / 2].high[i % 2] = h[i], right[i / 2].low[i % 2] = l[i];
+    for (int i = 0; i < 4; ++i) right[i / 2].high[i % 2] = half[i];
+    if constexpr (kLow) {
+      LoadMatrices<kTransposed>(half, this->low[0] + place);
+      KVC_UNROLL
+      for (int i = 0; i < 4; ++i) right[i / 2].low[i % 2] = half[i];
+    }
   }
 };
 

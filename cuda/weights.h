@@ -5,6 +5,12 @@
 
 namespace kvc::cuda {
 
+// Codes, of which a group of columns has a scale.
+constexpr bool IsScaled(WeightType type) { return type == WeightType::kInt8 || type == WeightType::kInt4; }
+
+// Weights, or their codes, that are numbers of bf16 exactly.
+constexpr bool IsOneBf16(WeightType type) { return type == WeightType::kBf16 || IsScaled(type); }
+
 struct Part {
   const uint8_t* data;
   const uint16_t* scales;
@@ -25,14 +31,28 @@ constexpr int32_t kExpertTile = 64;  // pairs of one at most, where there are ma
 struct Product {
   Part parts[Matrix::kMaxParts];
   int32_t n_parts, rows, cols, n;
-  const float* x;    // [n, cols]
-  bool adds;         // y += scale * result instead of y = scale * result
-  float scale, cap;  // cap: of the scaled result (gpu.h)
+  const float* x;           // [n, cols]
+  const uint16_t* rounded;  // the same in bf16, for parts that take it (Rounds); null: there is none
+  bool adds;                // y += scale * result instead of y = scale * result
+  float scale, cap;         // cap: of the scaled result (gpu.h)
   // Of experts: parts are stacks of matrices with `rows` rows each, rows of y are pairs. null: one matrix.
   const ExpertTile* tiles;  // [n_tiles]
   int32_t n_tiles;
   const int32_t* tokens;  // of pairs, the rows of x; null: x has a row for each pair
 };
+
+// Whether a part multiplies x in bf16 where there is such a one: where its weights, or their codes, are such
+// numbers themselves, of which the tensor cores take one for one.
+inline bool Rounds(const Product& p, const Part& w) { return p.rounded != nullptr && IsOneBf16(w.type); }
+// Whether some part of a product with many rows would; one in f32 makes all of them f32 (Gemm).
+inline bool SomeRounds(const Product& p) {
+  bool some = false;
+  for (int i = 0; i < p.n_parts; ++i) {
+    if (p.parts[i].type == WeightType::kF32) return false;
+    some = some || IsOneBf16(p.parts[i].type);
+  }
+  return some;
+}
 
 // The rows of y that a block makes, which expert does, and where x has them.
 struct TokenTile {
@@ -107,9 +127,6 @@ KVC_DEVICE float WeightElement(const Part& w, int32_t cols, int32_t r, int32_t c
   const uint8_t two = w.data[static_cast<int64_t>(r) * ((cols + 1) / 2) + c / 2];
   return static_cast<float>(static_cast<int8_t>(two << (c % 2 == 0 ? 4 : 0)) >> 4) * scale;
 }
-
-// Codes, of which a group of columns has a scale.
-constexpr bool IsScaled(WeightType type) { return type == WeightType::kInt8 || type == WeightType::kInt4; }
 
 // Columns that 16 bytes hold.
 constexpr int VectorColumns(WeightType type) {

@@ -5,6 +5,7 @@
 
 #include "lib/base/hash.h"
 #include "lib/ops/cpu/kernel_table.h"
+#include "lib/ops/devices.h"
 #include "tests/golden/reference_vectors.h"
 #include "tests/support/environment.h"
 #include "tests/support/recall_gguf.h"
@@ -82,17 +83,18 @@ struct Distances {
   double error = 0;                                               // standard error of f32_ours - f32_llama
 };
 
-ModelParams OnTheProcessor() {
+ModelParams On(const char* device) {
   ModelParams params;
-  params.device = "cpu";  // whose kernels these are
+  params.device = device;
   return params;
 }
+constexpr char kProcessor[] = "cpu";  // whose kernels these are
 
 // n of a position: the tokens in front of it.
 Distances Measure(const std::string& path, const Tokens& ids, const std::vector<size_t>& at,
                   const std::vector<Position>& positions) {
   Distances d;
-  auto opened = Model::Open(path, OnTheProcessor());
+  auto opened = Model::Open(path, On(kProcessor));
   EXPECT_TRUE(opened.ok()) << opened.status().message();
   if (!opened.ok()) return d;
   const auto session = FullSession(opened.value());
@@ -155,9 +157,10 @@ TEST(ReferenceQuantised, IsWhatLlamaCppComputesAndNoFurtherFromF32) {
 }
 
 // Log probabilities behind every 16th token.
-std::vector<std::vector<float>> LogProbabilities(const std::string& path, const Tokens& ids) {
+std::vector<std::vector<float>> LogProbabilities(const std::string& path, const Tokens& ids,
+                                                 const char* device = kProcessor) {
   std::vector<std::vector<float>> all;
-  auto opened = Model::Open(path, OnTheProcessor());
+  auto opened = Model::Open(path, On(device));
   EXPECT_TRUE(opened.ok()) << opened.status().message();
   if (!opened.ok()) return all;
   const auto session = FullSession(opened.value());
@@ -168,6 +171,15 @@ std::vector<std::vector<float>> LogProbabilities(const std::string& path, const 
     for (float& logit : all.back()) logit -= static_cast<float>(sum);
   }
   return all;
+}
+
+// A mean over positions.
+double MeanDivergence(const std::vector<std::vector<float>>& p, const std::vector<std::vector<float>>& q) {
+  EXPECT_EQ(p.size(), q.size());
+  double mean = 0;
+  for (size_t i = 0; i < p.size() && i < q.size(); ++i)
+    mean += Divergence(p[i], q[i]) / static_cast<double>(p.size());
+  return mean;
 }
 
 // Kernels that multiply bf16 by bf16 round activations to eight bits of mantissa: how far that takes the
@@ -192,15 +204,36 @@ TEST(ReferenceQuantised, ActivationsInBf16StayNearThoseInF32) {
     }
     test::SetVariable("KVC_ISA", tables[t]->name);
     const std::vector<std::vector<float>> ours = LogProbabilities(folder / "m.kvc", ids);
-    ASSERT_EQ(f32.size(), ours.size());
-    double mean = 0;
-    for (size_t i = 0; i < f32.size(); ++i)
-      mean += Divergence(f32[i], ours[i]) / static_cast<double>(f32.size());
+    const double mean = MeanDivergence(f32, ours);
     RecordProperty(tables[t]->name, Format("%.3g", mean));
     EXPECT_GT(mean, 0) << "nothing was rounded";
     EXPECT_LE(mean, kMostApart) << tables[t]->name;
   }
   if (f32.empty()) GTEST_SKIP() << "no kernels here round activations to bf16";
+}
+
+// The same of a GPU's prompts, or of the emulated one's, which takes its time: beside activations of two
+// numbers of bf16. The switch is read when a device is opened.
+TEST(ReferenceQuantised, PromptsInBf16OnAGpuStayNearThoseInTwoOfIt) {
+  const char* device = nullptr;
+  for (const char* name : {"emu", "cuda"}) device = OpenDevice(name, 1).ok() ? name : device;
+  if (device == nullptr) GTEST_SKIP() << "no GPU here, and no emulated one";
+  Tokens ids = ReadReference("recall_quantised_llamacpp.json")["ids"];
+  ids.resize(160);
+  const test::TempFolder folder;
+  ConvertOptions options;
+  options.weights = WeightChoice::kBf16;
+  const Status status =
+      Convert(std::string(KVC_SOURCE_DIR) + "/models/recall", folder / "m.kvc", options, nullptr);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const test::KeptVariable kept("KVC_CUDA_ROUND");
+  test::SetVariable("KVC_CUDA_ROUND", "0");
+  const auto exact = LogProbabilities(folder / "m.kvc", ids, device);
+  test::SetVariable("KVC_CUDA_ROUND", nullptr);
+  const double mean = MeanDivergence(exact, LogProbabilities(folder / "m.kvc", ids, device));
+  RecordProperty(device, Format("%.3g", mean));
+  EXPECT_GT(mean, 0) << "nothing was rounded";
+  EXPECT_LE(mean, kMostApart);
 }
 
 }  // namespace

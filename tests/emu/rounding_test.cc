@@ -1,0 +1,209 @@
+// Activations of prompts that become bf16 in front of products (KVC_CUDA_ROUND): the products are those of
+// activations that were such numbers before. What it does to a model: reference_quantised_test.
+#include <string>
+#include <vector>
+
+#include "tests/emu/device_pair.h"
+#include "tests/support/environment.h"
+
+namespace kvc {
+namespace {
+
+constexpr char kSwitch[] = "KVC_CUDA_ROUND";
+
+float RoundedToBf16(float x) { return Bf16ToFloat(FloatToBf16(x)); }
+std::vector<float> RoundedToBf16(std::vector<float> x) {
+  for (float& v : x) v = RoundedToBf16(v);
+  return x;
+}
+bool IsRounding(WeightType type) { return type == WeightType::kBf16 || HasCodes(type); }
+
+// The first device is exact, the second one rounds.
+class Rounding : public DeviceParity {
+ protected:
+  void SetUp() override {
+    DeviceParity::SetUp();
+    streams_[0] = std::move(streams_[1]), devices_[0] = std::move(devices_[1]);
+    const test::KeptVariable kept(kSwitch);
+    test::SetVariable(kSwitch, nullptr);
+    devices_[1] = std::move(OpenDevice(kOther, 1).value());
+    streams_[1] = std::move(devices_[1]->NewStream().value());
+    pair_.reset(new Pair{{devices_[0].get(), devices_[1].get()}, {streams_[0].get(), streams_[1].get()}, {}});
+  }
+  // Activations of which the exact device gets what rounding makes of them.
+  Pair::On<float> Activations(size_t n, bool rounded) {
+    const std::vector<float> x = Random(n);
+    const Pair::On<float> both = pair_->Copy(x);
+    const std::vector<float> first = rounded ? RoundedToBf16(x) : x;
+    EXPECT_TRUE(
+        devices_[0]
+            ->Write(streams_[0].get(), both.at[0].As<uint8_t>(), first.data(), static_cast<int64_t>(4 * n))
+            .ok());
+    return both;
+  }
+  void ExpectEqual(const Pair::On<float>& x, const std::string& what) {
+    EXPECT_EQ(pair_->Read(x, 0), pair_->Read(x, 1)) << what;
+  }
+};
+
+// Column c of row r, by the definition of the types.
+double Element(const FileWeight& w, int32_t r, int32_t c) {
+  const int64_t at = int64_t{r} * w.w.cols + c;
+  if (w.w.type == WeightType::kBf16)
+    return static_cast<double>(Bf16ToFloat(reinterpret_cast<const uint16_t*>(w.data.data())[at]));
+  const double scale = static_cast<double>(
+      F16ToFloat(w.scales[static_cast<size_t>(r * (w.w.cols / w.w.group) + c / w.w.group)]));
+  if (w.w.type == WeightType::kInt8) return static_cast<int8_t>(w.data[static_cast<size_t>(at)]) * scale;
+  const uint8_t two = w.data[static_cast<size_t>(at / 2)];
+  return (static_cast<int8_t>(two << (c % 2 == 0 ? 4 : 0)) >> 4) * scale;
+}
+
+struct ProductCase {
+  int32_t n, hidden, heads, group;
+};
+// Tiles that are whole and not; columns that are no whole stages, and no whole vectors; groups of fewer
+// columns than a stage has; enough blocks for tiles of 128 tokens on every multiprocessor, with tokens left
+// over.
+constexpr ProductCase kCases[] = {{9, 96, 6, 32},    {33, 64, 6, 32},    {70, 48, 5, 16},
+                                  {300, 96, 20, 32}, {257, 40, 17, 8},   {400, 104, 16, 8},
+                                  {129, 38, 3, 0},   {300, 256, 12, 32}, {8, 96, 6, 32}};
+
+TEST_F(Rounding, ProductsAreThoseOfRoundedActivations) {
+  for (const WeightType type : kTypes) {
+    for (ProductCase c : kCases) {
+      if (HasBlocks(type)) c.hidden = 256;
+      if (HasCodes(type) && (c.group == 0 || c.hidden % c.group != 0)) continue;
+      const bool rounds = IsRounding(type) && c.n > 8;
+      NetworkShape shape;
+      shape.hidden = c.hidden, shape.ffn = 32, shape.n_heads = c.heads, shape.n_kv_heads = 2;
+      shape.head_dim = 24, shape.vocab = 140;
+      const int32_t q_rows = c.heads * 24, kv_rows = 48;
+      const FileWeight q(type, q_rows, c.hidden, c.group, &random_),
+          k(type, kv_rows, c.hidden, c.group, &random_), v(type, kv_rows, c.hidden, c.group, &random_),
+          head(type, shape.vocab, c.hidden, c.group, &random_);
+      const auto size = [&](int32_t width) { return static_cast<size_t>(c.n * width); };
+      const auto bias = pair_->Copy(Random(static_cast<size_t>(q_rows))),
+                 x = Activations(size(c.hidden), rounds);
+      const auto qs = pair_->Copy(Random(size(q_rows))), ks = pair_->Copy(Random(size(kv_rows))),
+                 vs = pair_->Copy(Random(size(kv_rows))), logits = pair_->Copy(Random(size(shape.vocab)));
+      for (int i = 0; i < 2; ++i) {
+        Device& d = *devices_[i];
+        Stream* s = streams_[i].get();
+        LayerMatrices w;
+        Matrix m;
+        const Weight qkv[] = {q.w, k.w, v.w};
+        const DevicePtr<const float> biases[] = {bias.at[i], {}, {}};
+        ASSERT_TRUE(d.Prepare({qkv, 3}, {biases, 3}, MatrixUse::kProducts, &w.qkv).ok());
+        ASSERT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
+        const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, c.n));
+        ASSERT_TRUE(d.Project(s, {&shape, &w, x.at[i], c.n, qs.at[i], ks.at[i], vs.at[i], scratch}).ok());
+        LogitsArgs last{&shape, {}, &m, x.at[i], c.n, 0.25f, logits.at[i], scratch};
+        last.cap = 100;
+        ASSERT_TRUE(d.Logits(s, last).ok());
+        pair_->Read(logits, i);  // waits
+        d.Free(w.qkv.memory, w.qkv.bytes), d.Free(m.memory, m.bytes);
+      }
+      const std::string what = "type " + std::to_string(static_cast<int>(type)) + ", rows " +
+                               std::to_string(c.n) + ", columns " + std::to_string(c.hidden);
+      if (!rounds) {
+        for (const auto* y : {&qs, &ks, &vs, &logits}) ExpectEqual(*y, what);
+      } else {
+        pair_->ExpectNear(qs, 2e-6, what + ", queries"), pair_->ExpectNear(ks, 2e-6, what + ", keys");
+        pair_->ExpectNear(vs, 2e-6, what + ", values"), pair_->ExpectNear(logits, 2e-6, what + ", logits");
+      }
+      if (rounds && !HasBlocks(type)) {
+        const std::vector<float> rows = pair_->Read(x, 0), got = pair_->Read(vs, 1);
+        double most = 0, apart = 0;
+        for (int32_t t = 0; t < c.n; ++t) {
+          for (int32_t r = 0; r < kv_rows; ++r) {
+            double sum = 0;
+            for (int32_t j = 0; j < c.hidden; ++j)
+              sum += Element(v, r, j) * static_cast<double>(rows[static_cast<size_t>(t * c.hidden + j)]);
+            const double ours = static_cast<double>(got[static_cast<size_t>(t * kv_rows + r)]);
+            most = std::max(most, std::fabs(sum)), apart = std::max(apart, std::fabs(sum - ours));
+          }
+        }
+        EXPECT_LE(apart, 2e-5 * most) << what << ", by the definition";
+      }
+      pair_->blocks.clear();
+    }
+  }
+}
+
+// y += scale * what a product gives. The feed-forward part behind it is nothing.
+TEST_F(Rounding, ResidualsAreNotRounded) {
+  for (const WeightType type : {WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+    for (const int32_t n : {20, 300}) {
+      NetworkShape shape;
+      shape.hidden = 416, shape.ffn = 32, shape.n_heads = 3, shape.n_kv_heads = 1, shape.head_dim = 32;
+      const FileWeight o(type, shape.hidden, 96, 32, &random_);
+      FileWeight half(type, shape.ffn, shape.hidden, 32, &random_),
+          down(type, shape.hidden, 32, 32, &random_);
+      for (FileWeight* w : {&half, &down}) std::fill(w->data.begin(), w->data.end(), uint8_t{0});
+      const auto attended = Activations(static_cast<size_t>(n * 96), true);
+      const auto x = pair_->Copy(Random(static_cast<size_t>(n * shape.hidden)));
+      const auto norm = pair_->Copy(Random(static_cast<size_t>(shape.hidden)));
+      for (int i = 0; i < 2; ++i) {
+        Device& d = *devices_[i];
+        LayerMatrices w;
+        const Weight halves[] = {half.w, half.w};
+        w.ffn_norm = norm.at[i];
+        ASSERT_TRUE(d.Prepare({&o.w, 1}, {}, MatrixUse::kProducts, &w.output).ok());
+        ASSERT_TRUE(d.Prepare({halves, 2}, {}, MatrixUse::kProducts, &w.gate_up).ok());
+        ASSERT_TRUE(d.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
+        const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, n));
+        ASSERT_TRUE(
+            d.Finish(streams_[i].get(), {&shape, &w, attended.at[i], n, 0.5f, x.at[i], scratch}).ok());
+        pair_->Read(x, i);
+        for (const Matrix* m : {&w.output, &w.gate_up, &w.down}) d.Free(m->memory, m->bytes);
+      }
+      pair_->ExpectNear(x, 2e-6, "type " + std::to_string(static_cast<int>(type)));
+      pair_->blocks.clear();
+    }
+  }
+}
+
+// Experts, who are chosen by logits that nobody rounds: of weights that do not round every bit is the same.
+TEST_F(Rounding, ExpertsAreChosenAsWithoutIt) {
+  for (const WeightType type : kTypes) {
+    for (const int32_t n : {9, 200}) {
+      NetworkShape shape;
+      shape.hidden = shape.ffn = 256, shape.n_heads = shape.n_kv_heads = 1, shape.head_dim = 16;
+      shape.n_experts = 5, shape.n_chosen = 2;
+      const FileWeight output(WeightType::kF32, 256, 16, 0, &random_),
+          router(WeightType::kBf16, 5, 256, 0, &random_);
+      FileWeight gate(type, 5 * 256, 256, 32, &random_), up(type, 5 * 256, 256, 32, &random_),
+          down(type, 5 * 256, 256, 32, &random_);
+      gate.w.stack = up.w.stack = down.w.stack = 5;
+      const auto attended = pair_->Copy(Random(static_cast<size_t>(n * 16)));
+      const auto x = pair_->Copy(Random(static_cast<size_t>(n * 256)));
+      const auto norm = pair_->Copy(Random(256));
+      for (int i = 0; i < 2; ++i) {
+        Device& d = *devices_[i];
+        LayerMatrices w;
+        const Weight halves[] = {gate.w, up.w};
+        w.ffn_norm = norm.at[i];
+        ASSERT_TRUE(d.Prepare({&output.w, 1}, {}, MatrixUse::kProducts, &w.output).ok());
+        ASSERT_TRUE(d.Prepare({&router.w, 1}, {}, MatrixUse::kProducts, &w.router).ok());
+        ASSERT_TRUE(d.Prepare({halves, 2}, {}, MatrixUse::kProducts, &w.gate_up).ok());
+        ASSERT_TRUE(d.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
+        const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, n));
+        ASSERT_TRUE(
+            d.Finish(streams_[i].get(), {&shape, &w, attended.at[i], n, 0.5f, x.at[i], scratch}).ok());
+        pair_->Read(x, i);
+        for (const Matrix* m : {&w.output, &w.router, &w.gate_up, &w.down}) d.Free(m->memory, m->bytes);
+      }
+      const std::string what = "type " + std::to_string(static_cast<int>(type));
+      if (IsRounding(type)) {
+        EXPECT_NE(pair_->Read(x, 0), pair_->Read(x, 1)) << what;
+        pair_->ExpectNear(x, 1.0 / 256, what);  // what bf16 has of a number
+      } else {
+        ExpectEqual(x, what);
+      }
+      pair_->blocks.clear();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvc
