@@ -1,33 +1,27 @@
-// Products with many rows of activations on the tensor cores. A block makes 128
-// outputs of 64 or 128 tokens, 32 columns at a time, each of its four warps a
-// quarter of them. There are two stages in shared memory: what the next one
-// holds is read from global memory before the products of the current one are
-// begun, and put there after them.
+// Products with many rows of activations on the tensor cores. A block makes 128 outputs of 64 or 128 tokens,
+// 32 columns at a time, each of its four warps a quarter of them. There are two stages in shared memory: what
+// the next one holds is read from global memory before the products of the current one are begun, and put
+// there after them.
 //
-// The tensor cores multiply bf16. Codes of eight and four bits and bf16 weights
-// are one number of it, and meet activations that were rounded to one
-// (round_rows.cu, and whoever makes them), or that are split in two
-// (split_tiles.h); f16 weights are two and meet two. Scales of groups are taken
-// to the sums of 32 columns; where a scale changes within 32 columns, or rows
-// are no whole vectors of 16 bytes, numbers are read one by one and weights are
-// two. Flops: 2 * n * rows * cols, once where both are one number, else twice
-// (three times) on the tensor cores. Bytes: weights once for the tokens of a
-// block, activations once for 128 outputs.
+// The tensor cores multiply bf16. Codes of eight and four bits and bf16 weights are one number of it, and
+// meet activations that were rounded to one (round_rows.cu), or that are split in two (split_tiles.h); f16
+// weights are two and meet two. Scales of groups are taken to the sums of 32 columns; where a scale changes
+// within 32 columns, or rows are no whole vectors of 16 bytes, numbers are read one by one and weights are
+// two. Flops: 2 * n * rows * cols, once where both are one number, else twice (three times) on the tensor
+// cores. Bytes: weights once for the tokens of a block, activations once for 128 outputs.
 //
-// Tiles, by what an A100 does in a clock: 1024 multiply-adds, 128 bytes of
-// shared memory, 47 of the cache behind it. Clocks of a block for 32 columns of
-// bf16 weights; of codes the last are fewer:
+// Tiles, by what an A100 does in a clock: 1024 multiply-adds, 128 bytes of shared memory, 47 of the cache
+// behind it. Clocks of a block for 32 columns of bf16 weights:
 //   activations, tokens   multiply-adds   shared memory   cache
 //   two, 64                         512             384     349
 //   one, 64                         256             288     261
 //   one, 128                        512             384     349
-// With half of the multiply-adds and the same tile nothing else is halved:
-// fragments of weights serve as few tokens as before. So the room of the low
-// halves (a third of a stage) is that of 64 more tokens: a warp makes 64 x 64
-// outputs from 8 fragments in 16 columns, not 64 x 32 from 6. Sums take 128
-// registers of a thread, two blocks the registers of a multiprocessor; both
-// stages are 41 KiB. Few rows, and tiles of experts, have no 128 tokens, or
-// give not every multiprocessor a block of as many, and have 64.
+// With half of the multiply-adds and the same tile nothing else is halved: fragments of weights serve as few
+// tokens as before. So the room of the low halves is that of 64 more tokens: a warp makes 64 x 64 outputs
+// from 8 fragments in 16 columns, not 64 x 32 from 6. Sums take 128 registers of a thread, two blocks the
+// registers of a multiprocessor; both stages are 40 KiB. Codes stay with 64 tokens: to take scales in, a warp
+// holds the fragments of all 32 columns, 16 registers more than there are. So do few rows, which give not
+// every multiprocessor a block of 128, and tiles of experts.
 #include <type_traits>
 
 #include "cuda/launch.h"
@@ -40,9 +34,8 @@ namespace {
 constexpr int kThreads = 128, kRows = 128, kDepth = 32;
 constexpr int kFewTokens = 64, kManyTokens = 128;
 
-// How a kernel reads weights: as one of these types in whole vectors of 16
-// bytes, codes with one scale a row of a stage; or as kF32, any type, decoded
-// one by one.
+// How a kernel reads weights: as one of these types in whole vectors of 16 bytes, codes with one scale a row
+// of a stage; or as kF32, any type, decoded one by one.
 WeightType FormOf(const Part& w, int32_t cols) {
   const bool codes = IsScaled(w.type);
   const bool vectors = cols % (codes ? kDepth : VectorOf<WeightType::kBf16>::kColumns) == 0;
