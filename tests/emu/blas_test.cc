@@ -214,7 +214,7 @@ class BlasTest : public testing::TestWithParam<bool> {
     ExpectNear(a.k, own.k, kOwn, "keys");
     ExpectNear(a.v, own.v, kOwn, "values");
     ExpectNear(a.x, own.x, kOtherSide, "residual");
-    ExpectNear(a.logits, own.logits, kOtherSide, "logits");
+    ExpectNear(a.logits, own.logits, 2 * kOtherSide, "logits");
   }
   static void ExpectSame(const Output& a, const Output& b) {
     EXPECT_EQ(a.q, b.q);
