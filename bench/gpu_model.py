@@ -39,9 +39,9 @@ MODELS = {
 WEIGHTS = {"bf16": 2.0, "int8": 1 + 2 / 32, "int4": 0.5 + 2 / 32}
 EFFICIENCY = 0.9  # of the bandwidth, in kernels that read weights or the cache
 KV = 2  # bytes of a number in the cache: f16
-# Products of 16-bit numbers for one of f32: activations and weights are one each; in attention both sides are two, and
-# low times low is left out.
-SPLIT_PRODUCTS, SPLIT_ATTENTION = 1, 3
+# Products of 16-bit numbers for one of f32: activations are two and weights one (one with KVC_CUDA_ROUND=1); keys and
+# values are one, and queries and exponentials are rounded to one.
+SPLIT_PRODUCTS, SPLIT_ATTENTION = 2, 1
 
 
 def step_kernels(shape, weight, entries):

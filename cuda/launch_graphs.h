@@ -19,8 +19,8 @@ struct PacketCopy {
 struct LaunchTraits {
   bool graphs = true;  // KVC_CUDA_GRAPHS
   bool early = false;  // kernels may begin before those in front of them have ended: KVC_CUDA_EARLY
-  // In prompts a number of f32 becomes one of 16 bits for the tensor cores, not two: KVC_CUDA_ROUND.
-  bool rounds = true;
+  bool rounds =
+      false;  // activations of prompts become one number of bf16 in products, not two: KVC_CUDA_ROUND
   int32_t multiprocessors = 1;
 };
 

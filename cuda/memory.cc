@@ -117,7 +117,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   LaunchTraits traits;
   traits.graphs = IsOn("KVC_CUDA_GRAPHS");
   traits.early = properties.major >= 9 && IsOn("KVC_CUDA_EARLY");
-  traits.rounds = IsOn("KVC_CUDA_ROUND");
+  traits.rounds = IsOn("KVC_CUDA_ROUND", false);
   traits.multiprocessors = properties.multiProcessorCount;
   const int capability = properties.major * 10 + properties.minor;
   std::unique_ptr<CudaDevice> device(new CudaDevice(number, context, traits, capability));
@@ -128,7 +128,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
              static_cast<double>(properties.totalGlobalMem) / (1 << 30));
   device->info_.batch_invariant = false;
   device->info_.prompt_rows = kPromptRows;
-  device->info_.half_layers = traits.rounds;
+  device->info_.half_layers = IsOn("KVC_CUDA_F16_LAYERS");
   device->info_.granule = static_cast<int64_t>(granule);
   device->info_.recommits = true;
   KVC_RETURN_IF_ERROR(

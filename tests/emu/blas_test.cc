@@ -94,7 +94,7 @@ NetworkShape ShapeOf(const LayerCase& c) {
 // Param: whether activations become bf16, one call a product, or are two of it, a call for each.
 class BlasTest : public testing::TestWithParam<bool> {
  protected:
-  void SetUp() override { test::SetVariable(kRounds, GetParam() ? nullptr : "0"); }
+  void SetUp() override { test::SetVariable(kRounds, GetParam() ? "1" : "0"); }
   // Of a layer and a head: q, k, v, output, gate, up, down, head.
   static int64_t OfOne() { return GetParam() ? 1 : 2; }
   static int64_t Calls() { return OfOne() * 8; }

@@ -109,33 +109,6 @@ INSTANTIATE_TEST_SUITE_P(Policies, HeadsOf64Parity,
                                          "snapkv:budget=24,kv=bf16,window=8", "h2o:budget=24,kv=bf16"),
                          NameOf);
 
-// Weights of eight and of 16 bits: layers of f16 while a prompt is read, and activations that are rounded for
-// tensor cores. Of two entries that are worth nearly the same the other one may stay; with these prompts none
-// does.
-constexpr float kLogitsRounded = 1e-2f;
-
-class RoundedParity : public testing::TestWithParam<const char*> {};
-
-TEST_P(RoundedParity, KeepsTheSame) {
-  static const test::AlignedBytes bytes = [] {
-    test::TinyModelOptions options = HeadsOf64();
-    options.type = WeightType::kBf16;
-    return test::TinyModelBytes(options);
-  }();
-  const test::KeptVariable kept("KVC_ISA");
-  test::SetVariable("KVC_ISA", "ref");  // nothing is rounded there
-  ExpectSame(bytes, GetParam(), kLogitsRounded);
-}
-
-INSTANTIATE_TEST_SUITE_P(Policies, RoundedParity,
-                         testing::Values("full:kv=f16", "snapkv:budget=24,kv=f16,window=8",
-                                         "ada-snapkv:budget=24,kv=f16,window=8", "h2o:budget=24,kv=f16",
-                                         "weightedkv:budget=24,kv=f16", "ahakv:budget=24,kv=f16,recent=8",
-                                         "keydiff:budget=24,kv=f16", "expected-attention:budget=24,kv=bf16",
-                                         "spindlekv:budget=24,kv=f16,window=8,tail=8,spindle_code=always,"
-                                         "theta_k=0.6,theta_v=0.6"),
-                         NameOf);
-
 // Sinks join every softmax that a method sees.
 class SinkParity : public testing::TestWithParam<const char*> {};
 

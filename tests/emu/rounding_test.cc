@@ -25,7 +25,7 @@ class Rounding : public DeviceParity {
     DeviceParity::SetUp();
     streams_[0] = std::move(streams_[1]), devices_[0] = std::move(devices_[1]);
     const test::KeptVariable kept(kSwitch);
-    test::SetVariable(kSwitch, nullptr);
+    test::SetVariable(kSwitch, "1");
     devices_[1] = std::move(OpenDevice(kOther, 1).value());
     streams_[1] = std::move(devices_[1]->NewStream().value());
     pair_.reset(new Pair{{devices_[0].get(), devices_[1].get()}, {streams_[0].get(), streams_[1].get()}, {}});

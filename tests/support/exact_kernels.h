@@ -10,15 +10,15 @@ namespace kvc::test {
 // model or the operation. How far the others are from it: reference_quantised_test.
 class ExactKernels {
  public:
-  ExactKernels() : kept_("KVC_ISA"), kept_round_("KVC_CUDA_ROUND") {
-    SetVariable("KVC_CUDA_ROUND", "0");
+  ExactKernels() : kept_("KVC_ISA"), kept_round_("KVC_CUDA_ROUND"), kept_layers_("KVC_CUDA_F16_LAYERS") {
+    SetVariable("KVC_CUDA_ROUND", "0"), SetVariable("KVC_CUDA_F16_LAYERS", "0");
     const KernelTable* tables[8];
     for (int n = RunnableKernels(tables, 8); BestKernels().round_row != nullptr && n > 0; --n)
       SetVariable("KVC_ISA", tables[n - 1]->name);
   }
 
  private:
-  KeptVariable kept_, kept_round_;
+  KeptVariable kept_, kept_round_, kept_layers_;
 };
 
 }  // namespace kvc::test
