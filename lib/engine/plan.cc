@@ -34,7 +34,8 @@ class Planner : private CachePlanner {
     plan.cache_bytes_prompt = pages.PromptBytes();
     plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes + pages.FittingBytes();
     plan.cache_bytes_end = pages.EndBytes();
-    int64_t in_steps = plan.cache_bytes_end;
+    const Growth crowded = BeforeSteps(growth);
+    int64_t in_steps = CountPages(layout_, crowded).EndBytes();
     const int32_t behind = n_prompt_ - compressor_->plan().TokensAtOnce(0, n_prompt_),
                   rows = by_chunks() ? 0 : std::min(behind, Session::kPromptRows);
     if (rows > 0) {  // the pages of all rows are there before the first of them comes
@@ -56,7 +57,7 @@ class Planner : private CachePlanner {
       reducing = bytes + twice + reduction_layer_ + reduction_;
       plan.cache_bytes_peak = bytes + std::max(layer_bytes, twice);
     }
-    KVC_RETURN_IF_ERROR(PlanSteps(growth, rows, &step_workspace));
+    KVC_RETURN_IF_ERROR(PlanSteps(crowded, rows, &step_workspace));
     plan.workspace_bytes = std::max({prompt_workspace, reduction_, step_workspace});
     plan.cache_bytes_full = FullBytes();
     // Of a prompt by chunks the last one is taken when all of it has been stored: until then there is both.
@@ -65,7 +66,7 @@ class Planner : private CachePlanner {
     // one.
     const int64_t granules = 2 * pages.n_arenas() * executor()->device()->info().granule;
     plan.total_bytes_peak = plan.weight_bytes + model_.overhead_bytes() + session_bytes_ + granules +
-                            ListBytes(growth, rows) +
+                            ListBytes(crowded, rows) +
                             std::max({prompt_workspace + prompt_records_ + before + plan.cache_bytes_peak,
                                       prompt_records_ + before + reducing, step_workspace + in_steps});
     return plan;
@@ -88,6 +89,14 @@ class Planner : private CachePlanner {
     KVC_RETURN_IF_ERROR(hidden_.Reserve(memory_, config_.hidden_size, "the newest token"));
     session_bytes_ = counter_->used();
     return {};
+  }
+
+  // What is behind a window goes when a step cannot fail any more: by then the entry of that step has its
+  // place.
+  Growth BeforeSteps(Growth growth) const {
+    for (size_t i = 0; i < growth.caps.size(); ++i)
+      growth.caps[i] += layout_.window(static_cast<int32_t>(i) / layout_.n_kv_heads) > 0 ? 1 : 0;
+    return growth;
   }
 
   // The lists of pages, which have one length for all heads. They grow by halves, and the old ones are there

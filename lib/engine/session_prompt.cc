@@ -202,6 +202,9 @@ Status Session::ReadRows(int64_t* chunks) {
   std::vector<int32_t> rows;
   if (pending_ >= 0) rows.push_back(pending_);
   rows.insert(rows.end(), p.tokens.begin() + p.at, p.tokens.begin() + p.at + part);
+  // Of rows behind rows, those the windows are through with leave before there is room for more: whoever
+  // reads by parts has a fork to go back to.
+  if (p.before != nullptr) cache_->LeaveWindows();
   KVC_RETURN_IF_ERROR(FeedRows({rows.data(), rows.size()}));
   p.at += part;
   n_prompt_ += part;

@@ -513,27 +513,6 @@ TEST_P(RandomSessions, DropNothingWithinTheBudget) {
   }
 }
 
-// A prompt and steps up to the end of the context in a memory of so many bytes.
-void CheckFits(const World& world, const Policy& policy, const SessionParams& params, int n, int64_t bytes) {
-  ModelParams model_params;
-  model_params.threads = 2;
-  model_params.memory_limit = bytes;
-  auto tight = Model::OpenMemory(world.bytes.data(), static_cast<int64_t>(world.bytes.size()), model_params);
-  if (!tight.ok()) return;
-  auto again = Session::Create(tight.value(), &policy, params);
-  ASSERT_TRUE(again.ok()) << again.status().message();
-  Status status = again.value()->Prefill(TinyPrompt(n), true);
-  ASSERT_TRUE(status.ok()) << status.message();
-  for (int i = n; i < params.max_tokens; ++i) {
-    int32_t token = -1;
-    status = again.value()->Step(&token);
-    if (status.ok() && token < 0) status = again.value()->Accept(1);
-    ASSERT_TRUE(status.ok()) << status.message();
-  }
-  status = again.value()->FeedPending();
-  ASSERT_TRUE(status.ok()) << status.message();
-}
-
 // The plan is what is taken, or a little more: with exactly so much memory everything can be done.
 TEST_P(RandomSessions, PlansHold) {
   Drawn drawn(GetParam(), 4000003);
@@ -585,11 +564,10 @@ TEST_P(RandomSessions, PlansHold) {
   near(s.Stats().cache_bytes, plan.cache_bytes_end, policy.decode == DecodeMode::kReobserve ? 0.25 : 0.5,
        "at the end");
   if (upper) return;
-  // What leaves a window leaves holes: of pages this small several lie in what an arena gives back at once.
-  const double beside = tolerance + (world.windows ? 0.05 : 0.0);
-  CheckFits(
-      world, policy, params, n,
-      plan.total_bytes_peak + static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * beside));
+  const double unknown = static_cast<double>(plan.cache_bytes_peak) * tolerance;
+  const Status fits =
+      RunWithin(plan.total_bytes_peak + static_cast<int64_t>(unknown), world.bytes, policy, params, n);
+  EXPECT_TRUE(fits.ok()) << fits.message();
 }
 
 const int kFirst = test::NumberVariable("KVC_RANDOM_FIRST", 1);

@@ -82,6 +82,25 @@ inline void FeedTokens(Session& session, const std::vector<int32_t>& tokens) {
   }
 }
 
+// A prompt of n tokens and steps up to the end of the context, in so many bytes of memory.
+inline Status RunWithin(int64_t bytes, const AlignedBytes& model, const Policy& policy,
+                        const SessionParams& params, int n) {
+  ModelParams model_params;
+  model_params.threads = 2, model_params.memory_limit = bytes;
+  auto tight = Model::OpenMemory(model.data(), static_cast<int64_t>(model.size()), model_params);
+  if (!tight.ok()) return tight.status();
+  auto made = Session::Create(tight.value(), &policy, params);
+  if (!made.ok()) return made.status();
+  Session& s = *made.value();
+  KVC_RETURN_IF_ERROR(s.Prefill(TinyPrompt(n), true));
+  for (int i = n; i < params.max_tokens; ++i) {
+    int32_t token = -1;
+    KVC_RETURN_IF_ERROR(s.Step(&token));
+    if (token < 0) KVC_RETURN_IF_ERROR(s.Accept(1));
+  }
+  return s.FeedPending();
+}
+
 // What would be chosen from next; the session stays as it is.
 inline std::vector<float> LogitsOf(Session& s) {
   std::vector<float> logits(static_cast<size_t>(s.model().config().vocab_size));
