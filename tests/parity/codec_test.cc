@@ -98,6 +98,24 @@ TEST(CodecParity, EveryTableStoresTheSameBitsAndReadsThemBack) {
   }
 }
 
+// So an entry may be decoded and coded again, however often a layer is stored: the largest number has the
+// outermost code, whose value gives the same scale again.
+TEST(CodecParity, CodesOfWhatCodesSayAreTheSame) {
+  for (const VectorFormat& f : Formats()) {
+    if (f.group == 0) continue;
+    Random random(static_cast<uint64_t>(f.d));
+    std::vector<float> x = random.Floats(3 * f.d, -4, 4), back(x.size());
+    for (int32_t i = 0; i < f.d; ++i) x[static_cast<size_t>(f.d + i)] *= 1e-3f;
+    for (const KernelTable* table : Tables()) {
+      const Coded stored = Encode(*table, f, x.data(), 3);
+      Decode(*table, f, stored, 3, back.data());
+      const Coded again = Encode(*table, f, back.data(), 3);
+      ASSERT_EQ(stored.codes, again.codes) << Name(table, f);
+      ASSERT_EQ(stored.scales, again.scales) << Name(table, f);
+    }
+  }
+}
+
 // The rule of methods.md 4.3 in double, one channel of a block: scale rounded to f16, half to even, clamp.
 std::vector<double> ChannelInDouble(const std::vector<float>& column, double q_max, double* step) {
   double top = 0;
@@ -257,6 +275,21 @@ TEST(CodecParity, TwoBitsTakeTheBestOfFiveSteps) {
       ASSERT_TRUE(offered) << step << " of " << top;
       ASSERT_NEAR(error, best, 1e-5 * best);
     }
+  }
+}
+
+// The largest number is off by most, where the least of the five steps is taken: three sixths of it are
+// coded.
+TEST(CodecParity, TwoBitsLoseHalfOfTheLargestAtMost) {
+  std::vector<float> x(128, 1), back(x.size());
+  x[5] = -6;
+  const VectorFormat format{KvType::kInt2, 128, 128};
+  for (const KernelTable* table : Tables()) {
+    const Coded stored = Encode(*table, format, x.data(), 1);
+    Decode(*table, format, stored, 1, back.data());
+    EXPECT_EQ(HalfValue(stored.scales[0]), 1) << table->name;
+    EXPECT_EQ(back[5], -3) << table->name;
+    EXPECT_EQ(back[4], 1) << table->name;
   }
 }
 

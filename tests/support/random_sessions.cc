@@ -502,8 +502,7 @@ Outcome Do(Replica& r, const Call& call, const std::vector<int32_t>& tokens) {
 }
 
 float NearOf(const Policy& policy) {
-  const float of_codes[] = {0.06f, 1.5f, 0, 2.5f};  // of 8, 4 and 2 bits
-  if (policy.quantises()) return of_codes[policy.codes_a_byte() - 1];
+  if (policy.quantises()) return 1e-4f;
   const int32_t kv = policy.Int(OptionId::kKv);
   return kv == 2 ? 0.06f : kv == 1 ? 1e-2f : 1e-4f;
 }

@@ -94,7 +94,8 @@ std::string TextOf(const Call& call);
 
 // ---- what sessions may differ by ----
 
-// How far an answer may be from one of the same entries in f32, in logits of these models.
+// How far an answer may be from one of the same entries in f32, or in the same codes, in logits of these
+// models.
 float NearOf(const Policy& policy);
 // Whether what pages leave of its bytes goes to more entries than are planned (methods.md 2.18).
 bool UsesBytesUp(const Policy& policy);
