@@ -50,6 +50,19 @@ DevicePtr<float> ScoresOf(const ChoiceBuffers& b, size_t g) {
   return b.scores.at() + static_cast<int64_t>(g) * b.stride;
 }
 
+// What may stay of a head, but for one that has its slot.
+struct Compared {
+  Span<const float> scores;
+  const float* stands_in;
+  // Calls f(OrderedBits of a score) for each.
+  template <typename F>
+  void For(F&& f) const {
+    for (const float& score : scores) {
+      if (&score != stands_in) f(OrderedBits(score));
+    }
+  }
+};
+
 }  // namespace
 
 Status Compressor::LetWait(const LayerChoice& c) {
@@ -81,28 +94,28 @@ Status Compressor::AddScores(const LayerWork& work, int32_t layer, const LayerBu
 
 // ---- comparing them ----
 
-// Calls f(OrderedBits of a score) for what may stay of a head. The entry for the rest has a slot already;
-// alone, the worst is it.
-template <typename F>
-void Compressor::ForCandidates(size_t head, F&& f) const {
+// The scores of what may stay of a head.
+Span<const float> Compressor::CandidatesOf(size_t head) const {
   const int32_t g = plan_.shape().n_kv_heads, layer = static_cast<int32_t>(head) / g;
-  if (slides(layer)) return;
+  if (slides(layer)) return {};
   const Span<const float> scores = waiting_.Of(WaitingLine(layer, static_cast<int32_t>(head) % g));
   const int32_t n = static_cast<int32_t>(scores.size());
-  const float *begin = scores.data() + std::min(protect_.n_sink, n), *end = begin + Candidates(n),
-              *stands_in = policy().n_rest() > 0 ? std::min_element(begin, end) : end;
-  for (const float* at = begin; at < end; ++at) {
-    if (at != stands_in) f(OrderedBits(*at));
-  }
+  return scores.subspan(static_cast<size_t>(std::min(protect_.n_sink, n)),
+                        static_cast<size_t>(Candidates(n)));
 }
 
 // The best of all: score descending, then layer, head and position ascending.
 void Compressor::ChooseAcrossLayers() {
   int64_t budget = 0, n_all = 0;
   uint32_t* all = static_cast<uint32_t*>(waiting_.room());
+  std::vector<Compared> heads;
   for (size_t i = 0; i < counts_.size(); ++i) {
     budget += counts_[i];
-    ForCandidates(i, [&](uint32_t bits) { all[n_all++] = bits; });
+    const Span<const float> scores = CandidatesOf(i);
+    // The entry for the rest has a slot already: alone, the worst is it.
+    const bool rest = policy().n_rest() > 0 && !scores.empty();
+    heads.push_back({scores, rest ? std::min_element(scores.begin(), scores.end()) : nullptr});
+    heads[i].For([&](uint32_t bits) { all[n_all++] = bits; });
   }
   const bool everything = budget >= n_all;
   uint32_t worst = UINT32_MAX;  // of those that stay; no score is that much
@@ -118,14 +131,14 @@ void Compressor::ChooseAcrossLayers() {
   for (size_t i = 0; i < counts_.size(); ++i) {
     if (slides(static_cast<int32_t>(i) / plan_.shape().n_kv_heads)) continue;
     int32_t n = 0, count = 0, tied = 0;
-    ForCandidates(i, [&](uint32_t bits) { ++n, count += bits > worst, tied += bits == worst; });
+    heads[i].For([&](uint32_t bits) { ++n, count += bits > worst, tied += bits == worst; });
     const int32_t taken = static_cast<int32_t>(std::clamp<int64_t>(ties, 0, tied));
     ties -= taken;
     counts_[i] = everything ? n : count + taken;
     if (!everything) caps_[i] = counts_[i] + n_protected();
     if (!fills) continue;
     for (int32_t left = tied - taken; left > 0; --left) next[n_next++] = {worst, static_cast<int32_t>(i)};
-    ForCandidates(i, [&](uint32_t bits) {
+    heads[i].For([&](uint32_t bits) {
       if (bits < worst) next[n_next++] = {bits, static_cast<int32_t>(i)};
     });
   }

@@ -202,8 +202,7 @@ class Compressor {
   bool IsOver(int32_t layer, int32_t head, const KvCache& cache) const;
   // Of n entries, those that compete: not what is always kept.
   int32_t Candidates(int32_t n) const { return std::max(n - n_protected() + policy().n_rest(), 0); }
-  template <typename F>
-  void ForCandidates(size_t head, F&& f) const;
+  Span<const float> CandidatesOf(size_t head) const;
   int32_t WaitingLine(int32_t layer, int32_t g) const {
     return plan_.PlaceOf(layer) * plan_.shape().n_kv_heads + g;
   }
