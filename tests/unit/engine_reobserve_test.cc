@@ -118,5 +118,32 @@ TEST(Reobserve, TokensOfATrimAreObservedOnce) {
   }
 }
 
+// A prompt below the budget is kept whole, and then every head goes to its own share, however much of theirs
+// the others leave (methods.md 1.6).
+TEST(Reobserve, HeadsGoToTheirSharesBehindAShortPrompt) {
+  const auto model = test::OpenTwoLayers();
+  for (const std::string spec : {"pyramidkv:budget=48,window=8,decode=reobserve,slack=0",
+                                 "cokv:budget=48,window=8,decode=reobserve,slack=0",
+                                 "h2o:budget=48,allocator=pyramid", "h2o:budget=48,allocator=cokv"}) {
+    const Result<Policy> policy = ParsePolicy(spec.c_str());
+    ASSERT_TRUE(policy.ok()) << policy.status().message();
+    const auto plan = Session::Plan(model, &policy.value(), {}, 2000);  // beyond every share
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const std::vector<int32_t>& shares = plan.value().slots;
+    ASSERT_LT(*std::min_element(shares.begin(), shares.end()), 40) << spec;
+    const auto s = FedSession(model, spec, 40);
+    EXPECT_EQ(s->Stats().n_slots, 4 * 40) << spec;
+    for (int i = 1; i < 3; ++i) {
+      FeedTokens(*s, {i});
+      for (int head = 0; head < 4; ++head) {
+        std::vector<int32_t> kept;
+        ASSERT_TRUE(s->Kept(head / 2, head % 2, &kept).ok());
+        EXPECT_EQ(static_cast<int32_t>(kept.size()), std::min(40 + i, shares[static_cast<size_t>(head)]))
+            << spec << ", head " << head << " at step " << i;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvc
