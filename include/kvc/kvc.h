@@ -138,7 +138,7 @@ typedef struct kvc_plan {
   int64_t cache_bytes_prompt;   /* after prefill */
   int64_t cache_bytes_end;      /* at max_tokens */
   int64_t cache_bytes_full;     /* at max_tokens without compression */
-  int64_t total_bytes_peak;     /* weights, workspace and cache at the worst moment */
+  int64_t total_bytes_peak;     /* weights, workspace and cache at the worst moment, or while the model is opened */
 } kvc_plan;
 
 KVC_API int32_t     kvc_version(void);                    /* [any] of the library, at run time */

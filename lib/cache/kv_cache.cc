@@ -454,6 +454,9 @@ Status KvCache::EnsureSteps(Stream* stream, int32_t n, bool writes_all) {
 void KvCache::Stepped(int32_t n, bool scattered, bool several) {
   ready_ = std::max(ready_ - n, 0);
   scattered_ = scattered_ || scattered;
+  // Also where one leaves for each that comes: the first step takes heads down that were above their share.
+  for (int32_t i = 0; scattered && !several && i < layout_->n_heads_total(); ++i)
+    several = n_pages_[i] > NeedsOf(i, 1, false).pages[0];
   if (several) Trim();
 }
 

@@ -48,6 +48,7 @@ Status Model::Init(CallState* watch) {
   if (!weights.ok()) return weights.status();
   weights_ = std::move(weights.value());
   overhead_bytes_ = meter_->used() - weight_bytes;
+  opening_bytes_ = meter_->peak();
   std::vector<int32_t> rope_of_layer;
   ListRopes(config(), &ropes_, &rope_of_layer);
   for (int32_t rope : rope_of_layer) rope_of_layer_.push_back(&ropes_[static_cast<size_t>(rope)]);

@@ -32,6 +32,8 @@ class Model {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   // What opening took through the meter beside the weights: the tokenizer's tables, texts and scores.
   int64_t overhead_bytes() const { return overhead_bytes_; }
+  // Held at most while it was opened: a matrix is there twice while it gets the device's form.
+  int64_t opening_bytes() const { return opening_bytes_; }
   const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
   const Device& device() const { return *device_; }
   Executor* executor() const { return executor_.get(); }
@@ -51,7 +53,7 @@ class Model {
   std::shared_ptr<MemoryMeter> meter_;
   std::unique_ptr<ModelFile> file_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  int64_t overhead_bytes_ = 0;
+  int64_t overhead_bytes_ = 0, opening_bytes_ = 0;
   std::unique_ptr<Device> device_;
   Weights weights_;
   std::vector<Rope> ropes_;                 // those of the config, and none where a layer wants none

@@ -33,7 +33,7 @@ class Planner : private CachePlanner {
     const PageCount pages = CountPages(layout_, growth);
     plan.cache_bytes_prompt = pages.PromptBytes();
     plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes + pages.FittingBytes();
-    plan.cache_bytes_end = pages.EndBytes();
+    plan.cache_bytes_end = CountPages(layout_, AtShares(growth)).EndBytes();
     const Growth crowded = BeforeSteps(growth);
     int64_t in_steps = CountPages(layout_, crowded).EndBytes();
     const int32_t behind = n_prompt_ - compressor_->plan().TokensAtOnce(0, n_prompt_),
@@ -65,10 +65,11 @@ class Planner : private CachePlanner {
     // Arenas take their memory in whole granules; where a layer is replaced, its pages begin and end within
     // one.
     const int64_t granules = 2 * pages.n_arenas() * executor()->device()->info().granule;
-    plan.total_bytes_peak = plan.weight_bytes + model_.overhead_bytes() + session_bytes_ + granules +
-                            ListBytes(crowded, rows) +
-                            std::max({prompt_workspace + prompt_records_ + before + plan.cache_bytes_peak,
+    const int64_t session = std::max({prompt_workspace + prompt_records_ + before + plan.cache_bytes_peak,
                                       prompt_records_ + before + reducing, step_workspace + in_steps});
+    const int64_t total = plan.weight_bytes + model_.overhead_bytes() + session_bytes_ + granules +
+                          ListBytes(crowded, rows) + session;
+    plan.total_bytes_peak = std::max(total, model_.opening_bytes());
     return plan;
   }
 
@@ -96,6 +97,15 @@ class Planner : private CachePlanner {
   Growth BeforeSteps(Growth growth) const {
     for (size_t i = 0; i < growth.caps.size(); ++i)
       growth.caps[i] += layout_.window(static_cast<int32_t>(i) / layout_.n_kv_heads) > 0 ? 1 : 0;
+    return growth;
+  }
+
+  // Behind a prompt that was kept whole, the first step takes heads down to their shares.
+  Growth AtShares(Growth growth) const {
+    for (size_t i = 0; growth.n_steps > 0 && i < growth.slots.size(); ++i) {
+      if (layout_.window(static_cast<int32_t>(i) / layout_.n_kv_heads) == 0)
+        growth.slots[i] = std::min(growth.slots[i], growth.caps[i]);
+    }
     return growth;
   }
 

@@ -44,5 +44,41 @@ TEST(Plans, HoldWhereStepsLeaveWindows) {
     ExpectFits(bytes, "full:kv=" + kv, 10, 400);
 }
 
+// Where a session takes next to nothing, the model itself takes most while it is opened.
+TEST(Plans, HoldTheOpeningOfTheModel) {
+  test::TinyModelOptions options;
+  options.vocab_size = 2000, options.n_layers = 1;
+  ExpectFits(test::TinyModelBytes(options), "full:kv=f32", 2, 2);
+}
+
+// A prompt below the budget is kept whole, and the first step behind it takes heads down to their shares
+// (methods.md 1.6): their pages go with the entries, and the end of the session is planned from the shares.
+TEST(Plans, EndWithTheSharesOfHeads) {
+  test::TinyModelOptions options;
+  options.n_layers = 4;
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  const auto model = test::OpenTiny(bytes);
+  for (const std::string spec :
+       {"h2o:budget=48,kv=f32,allocator=pyramid", "h2o:budget=48,kv=f32,allocator=cokv",
+        "pyramidkv:budget=48,kv=f32,window=8,decode=reobserve,slack=0"}) {
+    SCOPED_TRACE(spec);
+    const Result<Policy> policy = ParsePolicy(spec.c_str());
+    ASSERT_TRUE(policy.ok()) << policy.status().message();
+    SessionParams params;
+    params.max_tokens = 200;
+    const auto plan = Session::Plan(model, &policy.value(), params, 40);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const auto s = test::FedSession(model, spec, 40, params);
+    EXPECT_EQ(s->Stats().cache_bytes, plan.value().cache_bytes_prompt);
+    test::FeedTokens(*s, {3});
+    const SessionStats one = s->Stats();
+    const int64_t page = 4 * (2 * 16 * 4 + 4) + 4 * 4;  // of the h2o sum besides
+    EXPECT_LE(one.cache_bytes, (one.n_slots + 8 * 3) * page / 4) << "pages without entries";
+    test::FeedTokens(*s, test::TinyPrompt(159, 5));
+    EXPECT_EQ(s->Stats().cache_bytes, plan.value().cache_bytes_end);
+    ExpectFits(bytes, spec, 40, 200);
+  }
+}
+
 }  // namespace
 }  // namespace kvc
