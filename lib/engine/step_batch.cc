@@ -226,10 +226,11 @@ Status StepRunner::Feed(Span<StepWish> group) {
                dropped = dropped_[i].load(std::memory_order_relaxed) || changed;
     s.torn_ = false;
     s.decode_seconds_ += seconds;
+    const int64_t held = s.cache_->bytes();  // with pages that go now
     s.cache_->Stepped(Rows(group[i]), dropped, dropped && s.compressor_->drops_several());
     s.Fed(group[i].tokens.subspan(0, group[i].tokens.size() - static_cast<size_t>(group[i].n_drafted)),
           dropped);
-    s.NotePeaks(s.cache_->bytes(), w.bytes());
+    s.NotePeaks(held, w.bytes());
   }
   return {};
 }

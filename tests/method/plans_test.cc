@@ -36,6 +36,21 @@ TEST(Plans, HoldWhereRowsLeaveWindows) {
     ExpectFits(bytes, "weightedkv:budget=17,kv=f32,wkv_prefill=sequential", n, n + 1);
 }
 
+// The places of 32 rows are what such a prompt takes at the most, though they go with the rows.
+TEST(Plans, CountTheRowsOfAPrompt) {
+  const auto model = test::OpenTwoLayers();
+  for (const std::string spec :
+       {"cam:budget=20,kv=f32", "weightedkv:budget=17,kv=f32,wkv_prefill=sequential"}) {
+    const Result<Policy> policy = ParsePolicy(spec.c_str());
+    ASSERT_TRUE(policy.ok()) << policy.status().message();
+    const auto plan = Session::Plan(model, &policy.value(), {}, 150);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const SessionStats stats = test::FedSession(model, spec, 150)->Stats();
+    EXPECT_EQ(stats.cache_bytes_peak, plan.value().cache_bytes_peak) << spec;
+    EXPECT_EQ(stats.cache_bytes, plan.value().cache_bytes_prompt) << spec;
+  }
+}
+
 // A window that ends with a page (32 and the 32 that can be taken back) has one page more for a moment: the
 // step that begins it may yet fail, and until then the oldest stays.
 TEST(Plans, HoldWhereStepsLeaveWindows) {
