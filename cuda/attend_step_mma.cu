@@ -18,20 +18,14 @@
 // 2,440 and 1,220.
 #include <type_traits>
 
+#include "cuda/attend_warps.h"
 #include "cuda/launch.h"
 #include "cuda/split_tiles.h"
-#include "cuda/step_params.h"
 
 namespace kvc::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kEntries = 16, kHeads = 8;  // of a product: of the cache; query heads
-
-// Lane (u, v) = (lane / 4, lane % 4) of a warp; its i-th entry of 16, of the logits that it has.
-KVC_DEVICE int RowOfLane() { return Lane() / 4; }
-KVC_DEVICE int QuadOfLane() { return Lane() % 4; }
-KVC_DEVICE int EntryOfLogit(int i) { return i / 2 * 8 + 2 * QuadOfLane() + i % 2; }
+constexpr int kEntries = 16;  // of the cache, of a product
 
 KVC_DEVICE uint32_t WordOf(const uint4& x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
 
@@ -54,8 +48,8 @@ struct Queries {
   // [n, D], by the warps of a block; heads from n on are zero.
   KVC_DEVICE void Load(const float* q, int32_t n) {
     KVC_UNROLL
-    for (int i = 0; i < kDims / 16 / kWarps; ++i) {
-      const int b = (WarpOfBlock() + i * kWarps) / 2, s = WarpOfBlock() % 2;
+    for (int i = 0; i < kDims / 16 / kAttendWarps; ++i) {
+      const int b = (WarpOfBlock() + i * kAttendWarps) / 2, s = WarpOfBlock() % 2;
       float4 x = {0, 0, 0, 0};
       if (RowOfLane() < n)
         x = *reinterpret_cast<const float4*>(q + RowOfLane() * kDims + 32 * b + 8 * QuadOfLane() + 4 * s);
@@ -160,94 +154,13 @@ class EntryReader {
   int32_t end_, id_ = 0, index_ = 0;
 };
 
-// Which entries query heads see, and what the lane has read of its own to know that.
-class Sight {
- public:
-  KVC_DEVICE Sight(bool masks, int32_t window, int32_t newest, int32_t first)
-      : masks_(masks), windows_(window > 0), oldest_(newest - window + 1), first_(first) {}
+// Of a lane's sums [kDims / 16][4], of query head u: the first of four dimensions, which `AddValues` adds.
+KVC_DEVICE int FirstOfSums(int r) { return r / 4 * 64 + 16 * QuadOfLane() + r % 2 * 8 + r / 2 % 2 * 4; }
 
-  // Of entries from `at` on, which `reader` has looked up.
-  template <typename Reader>
-  KVC_DEVICE void Fetch(const Reader& reader, int32_t at) {
-    if (masks_) mask_ = reader.Seen();
-    if (windows_ || at == 0) position_ = reader.Position();
-  }
-  // z: products of the lane's query head with the keys of its entries, of n from `at` on. They become logits.
-  KVC_DEVICE void Logits(const StepParams& p, int32_t at, int32_t n, float (&z)[4]) const {
-    uint32_t mine = masks_ ? first_ < 32 ? mask_ >> first_ : 0u : ~0u;
-    if (windows_ && position_ < oldest_) mine = 0;
-    KVC_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int entry = EntryOfLogit(i);
-      const uint32_t seen = masks_ || windows_ ? __shfl_sync(kAllLanes, mine, entry) : ~0u;
-      z[i] = entry < n && (seen >> RowOfLane() & 1) != 0 ? Capped(z[i] * p.scale, p.cap) : -Infinity();
-    }
-    if (at > 0) return;
-    const float more = LogitOfRest(__shfl_sync(kAllLanes, position_, 0));
-    if (QuadOfLane() == 0) z[0] += more;
-  }
-
- private:
-  bool masks_, windows_;
-  int32_t oldest_, first_;
-  uint32_t mask_ = 0;
-  int32_t position_ = 0;
-};
-
-// What a block works on: query heads [first, first + n_heads) of the group of an item's head.
-struct Work {
-  Segment item;
-  int32_t group, first, n_heads;
-  int64_t head;  // the first of them, of all rows
-
-  KVC_DEVICE explicit Work(const StepParams& p)
-      : item(p.items[blockIdx.x]),
-        group(p.n_heads / p.n_kv_heads),
-        first(static_cast<int32_t>(blockIdx.y) * kHeads),
-        n_heads(min(kHeads, group - first)),
-        head(static_cast<int64_t>(item.row) * p.n_heads + item.head * group + first) {}
-};
-
-// Logits z of the lane's entries, from `at` on, where somebody wants them. What it needs for that is read
-// again: there are no registers to keep it.
-KVC_DEVICE void WriteLogits(const StepParams& p, int32_t at, const float (&z)[4]) {
-  const Work work(p);
-  const Segment& item = work.item;
-  const Pages pages(p.rows[item.row].read, item.head);
-  const int32_t mine = p.Physical(item.row, item.head, pages, min(at + Lane() % kEntries, item.end - 1));
-  float* line = p.logits + (work.head + RowOfLane()) * p.stride;
-  KVC_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const int entry = EntryOfLogit(i);
-    const int32_t to = __shfl_sync(kAllLanes, mine, entry);
-    if (RowOfLane() < work.n_heads && at + entry < item.end) line[to] = z[i];
-  }
-}
-
-// A warp's softmax: of query head u the greatest logit, and the lane's share of the sum of exponentials.
-struct WarpSoftmax {
-  float m = -Infinity(), l = 0;
-
-  // Logits become exponentials. What earlier sums are multiplied by.
-  KVC_DEVICE float Add(float (&z)[4]) {
-    const float top = fmaxf(m, QuadMax(fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3])))),
-                keep = m == -Infinity() ? 0.0f : expf(m - top);
-    float sum = 0;
-    KVC_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      z[i] = z[i] == -Infinity() ? 0.0f : expf(z[i] - top);
-      sum += z[i];
-    }
-    m = top, l = l * keep + sum;
-    return keep;
-  }
-};
-
-// sums = keep * sums + exponentials * values. sums[8 c + t]: of query head u the dimensions 64 c + 16 v + t
-// and 64 c + 16 v + 8 + t.
+// sums = keep * sums + exponentials * values.
 template <typename Halves, int kDims>
 KVC_DEVICE void AddValues(const float (&e)[4], float keep, const Values<kDims>& values,
-                          float (&sums)[kDims / 8][2]) {
+                          float (&sums)[kDims / 16][4]) {
   uint32_t left[4];
   KVC_UNROLL
   for (int i = 0; i < 4; i += 2)
@@ -262,11 +175,11 @@ KVC_DEVICE void AddValues(const float (&e)[4], float keep, const Values<kDims>& 
       float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
       Halves::Mma(even, left, {LowHalves(v[0], v[1]), LowHalves(v[2], v[3])});
       Halves::Mma(odd, left, {HighHalves(v[0], v[1]), HighHalves(v[2], v[3])});
-      const int t = 8 * c + 2 * word;
       KVC_UNROLL
       for (int i = 0; i < 2; ++i) {
-        sums[t][i] = sums[t][i] * keep + (even[i] + even[i + 2]);
-        sums[t + 1][i] = sums[t + 1][i] * keep + (odd[i] + odd[i + 2]);
+        float* to = sums[4 * c + word / 2 * 2 + i] + word % 2 * 2;
+        to[0] = to[0] * keep + (even[i] + even[i + 2]);
+        to[1] = to[1] * keep + (odd[i] + odd[i + 2]);
       }
     }
   }
@@ -276,58 +189,17 @@ KVC_DEVICE void AddValues(const float (&e)[4], float keep, const Values<kDims>& 
 template <typename Halves, int kDims>
 struct MmaShared {
   Queries<Halves, kDims> queries;
-  float m[kWarps][kHeads], l[kWarps][kHeads];
-  alignas(16) float sums[kWarps][kHeads][kDims + 4];
+  WarpParts<kDims> parts;
 };
-
-// What the warps have into that of the segment, in order.
-template <typename Halves, int kDims>
-KVC_DEVICE void JoinWarps(const StepParams& p, const WarpSoftmax& mine, const float (&sums)[kDims / 8][2],
-                          MmaShared<Halves, kDims>* s) {
-  const int warp = WarpOfBlock(), u = RowOfLane();
-  const auto greatest = [s](int h) {
-    float m = s->m[0][h];
-    for (int w = 1; w < kWarps; ++w) m = fmaxf(m, s->m[w][h]);
-    return m;
-  };
-  if (QuadOfLane() == 0) s->m[warp][u] = mine.m;
-  __syncthreads();
-  const float keep = mine.m == -Infinity() ? 0.0f : expf(mine.m - greatest(u)), l = QuadSum(mine.l),
-              share = keep / Halves::kShare;
-  if (QuadOfLane() == 0) s->l[warp][u] = l * keep;
-  KVC_UNROLL
-  for (int t = 0; t < kDims / 8; t += 4) {
-    KVC_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const int j = t / 8 * 64 + 16 * QuadOfLane() + 8 * i + t % 8;
-      *reinterpret_cast<float4*>(&s->sums[warp][u][j]) = {share * sums[t][i], share * sums[t + 1][i],
-                                                          share * sums[t + 2][i], share * sums[t + 3][i]};
-    }
-  }
-  __syncthreads();
-  const Work work(p);
-  float* part = p.partial + static_cast<int64_t>(blockIdx.x) * work.group * (kDims + 2);
-  for (int h = ThreadOfBlock(); h < work.n_heads; h += kThreads) {
-    float all = 0;
-    for (int w = 0; w < kWarps; ++w) all += s->l[w][h];
-    part[work.first + h] = greatest(h), part[work.group + work.first + h] = all;
-  }
-  float* out = part + 2 * work.group + static_cast<int64_t>(work.first) * kDims;
-  for (int i = ThreadOfBlock(); i < work.n_heads * kDims; i += kThreads) {
-    float all = 0;
-    for (int w = 0; w < kWarps; ++w) all += s->sums[w][i / kDims][i % kDims];
-    out[i] = all;
-  }
-}
 
 // Block (item, chunk of query heads).
 template <typename Halves, int kDims>
-__global__ void __launch_bounds__(kThreads, kDims <= 64 ? 4 : 3) attend_step_mma(const StepParams p) {
+__global__ void __launch_bounds__(kAttendThreads, kDims <= 64 ? 4 : 3) attend_step_mma(const StepParams p) {
   using Shared = MmaShared<Halves, kDims>;
   KVC_SHARED(Shared, shared);
   LetNextBegin();
   WaitForEarlier();
-  constexpr int32_t kStep = kWarps * kEntries;
+  constexpr int32_t kStep = kAttendWarps * kEntries;
   const Work work(p);
   const int32_t end = work.item.end;
   const RowParams& row = p.rows[work.item.row];
@@ -337,7 +209,7 @@ __global__ void __launch_bounds__(kThreads, kDims <= 64 ? 4 : 3) attend_step_mma
   reader.LookUp(at);
   Sight sight(pages.format().seen_masks, p.window, row.position, work.first);
   WarpSoftmax softmax;
-  float sums[kDims / 8][2] = {};
+  float sums[kDims / 16][4] = {};
   Keys<kDims> keys;
   Values<kDims> values;
   reader.FetchKeys(keys);
@@ -355,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, kDims <= 64 ? 4 : 3) attend_step_mma
     const float keep = softmax.Add(z);
     AddValues<Halves, kDims>(z, keep, values, sums);
   }
-  JoinWarps<Halves, kDims>(p, softmax, sums, shared);
+  JoinWarps<kDims>(p, softmax, sums, 1 / Halves::kShare, FirstOfSums, &shared->parts);
 }
 
 template <typename Halves, int kDims>
@@ -363,7 +235,8 @@ cudaError_t Attend(const StepParams& p, int32_t n_items, CudaStream& stream) {
   const int32_t group = p.n_heads / p.n_kv_heads;
   const dim3 grid(static_cast<unsigned>(n_items), static_cast<unsigned>((group + kHeads - 1) / kHeads));
   using Shared = MmaShared<Halves, kDims>;
-  return KVC_LAUNCH_EARLY((attend_step_mma<Halves, kDims>), grid, dim3(kThreads), sizeof(Shared), stream, p);
+  return KVC_LAUNCH_EARLY((attend_step_mma<Halves, kDims>), grid, dim3(kAttendThreads), sizeof(Shared),
+                          stream, p);
 }
 
 template <typename Halves>

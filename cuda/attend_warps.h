@@ -1,0 +1,148 @@
+// What the kernels that attend to a segment with the fragments of tensor cores share: attend_step_mma.cu, of
+// numbers of 16 bits, and attend_step_codes.cu, of codes. Each of a block's four warps has entries and a
+// softmax of its own, and waits for no other until all are joined.
+#pragma once
+#include "cuda/step_params.h"
+
+namespace kvc::cuda {
+
+constexpr int kAttendWarps = 4, kAttendThreads = kAttendWarps * kWarp;
+constexpr int kHeads = 8;  // query heads of a product, one a row
+
+// Lane (u, v) = (lane / 4, lane % 4) of a warp; its i-th entry of 16 or 32, of the logits that it has.
+KVC_DEVICE int RowOfLane() { return Lane() / 4; }
+KVC_DEVICE int QuadOfLane() { return Lane() % 4; }
+KVC_DEVICE int EntryOfLogit(int i) { return i / 2 * 8 + 2 * QuadOfLane() + i % 2; }
+
+// Which entries query heads see, and what the lane has read of its own to know that.
+class Sight {
+ public:
+  KVC_DEVICE Sight(bool masks, int32_t window, int32_t newest, int32_t first)
+      : masks_(masks), windows_(window > 0), oldest_(newest - window + 1), first_(first) {}
+
+  // Of entries from `at` on, which `reader` has looked up.
+  template <typename Reader>
+  KVC_DEVICE void Fetch(const Reader& reader, int32_t at) {
+    if (masks_) mask_ = reader.Seen();
+    if (windows_ || at == 0) position_ = reader.Position();
+  }
+  // z: products of the lane's query head with the keys of its entries, of n from `at` on. They become logits.
+  template <int N>
+  KVC_DEVICE void Logits(const StepParams& p, int32_t at, int32_t n, float (&z)[N]) const {
+    uint32_t mine = masks_ ? first_ < 32 ? mask_ >> first_ : 0u : ~0u;
+    if (windows_ && position_ < oldest_) mine = 0;
+    KVC_UNROLL
+    for (int i = 0; i < N; ++i) {
+      const int entry = EntryOfLogit(i);
+      const uint32_t seen = masks_ || windows_ ? __shfl_sync(kAllLanes, mine, entry) : ~0u;
+      z[i] = entry < n && (seen >> RowOfLane() & 1) != 0 ? Capped(z[i] * p.scale, p.cap) : -Infinity();
+    }
+    if (at > 0) return;
+    const float more = LogitOfRest(__shfl_sync(kAllLanes, position_, 0));
+    if (QuadOfLane() == 0) z[0] += more;
+  }
+
+ private:
+  bool masks_, windows_;
+  int32_t oldest_, first_;
+  uint32_t mask_ = 0;
+  int32_t position_ = 0;
+};
+
+// What a block works on: query heads [first, first + n_heads) of the group of an item's head.
+struct Work {
+  Segment item;
+  int32_t group, first, n_heads;
+  int64_t head;  // the first of them, of all rows
+
+  KVC_DEVICE explicit Work(const StepParams& p)
+      : item(p.items[blockIdx.x]),
+        group(p.n_heads / p.n_kv_heads),
+        first(static_cast<int32_t>(blockIdx.y) * kHeads),
+        n_heads(min(kHeads, group - first)),
+        head(static_cast<int64_t>(item.row) * p.n_heads + item.head * group + first) {}
+};
+
+// Logits z of the lane's entries, from `at` on, where somebody wants them. What it needs for that is read
+// again: there are no registers to keep it.
+template <int N>
+KVC_DEVICE void WriteLogits(const StepParams& p, int32_t at, const float (&z)[N]) {
+  const Work work(p);
+  const Segment& item = work.item;
+  const Pages pages(p.rows[item.row].read, item.head);
+  const int32_t mine = p.Physical(item.row, item.head, pages, min(at + Lane() % (4 * N), item.end - 1));
+  float* line = p.logits + (work.head + RowOfLane()) * p.stride;
+  KVC_UNROLL
+  for (int i = 0; i < N; ++i) {
+    const int entry = EntryOfLogit(i);
+    const int32_t to = __shfl_sync(kAllLanes, mine, entry);
+    if (RowOfLane() < work.n_heads && at + entry < item.end) line[to] = z[i];
+  }
+}
+
+// A warp's softmax: of query head u the greatest logit, and the lane's share of the sum of exponentials.
+struct WarpSoftmax {
+  float m = -Infinity(), l = 0;
+
+  // Logits become exponentials. What earlier sums are multiplied by.
+  template <int N>
+  KVC_DEVICE float Add(float (&z)[N]) {
+    float most = z[0];
+    KVC_UNROLL
+    for (int i = 1; i < N; ++i) most = fmaxf(most, z[i]);
+    const float top = fmaxf(m, QuadMax(most)), keep = m == -Infinity() ? 0.0f : expf(m - top);
+    float sum = 0;
+    KVC_UNROLL
+    for (int i = 0; i < N; ++i) {
+      z[i] = z[i] == -Infinity() ? 0.0f : expf(z[i] - top);
+      sum += z[i];
+    }
+    m = top, l = l * keep + sum;
+    return keep;
+  }
+};
+
+// What the warps of a block leave for each other in the end.
+template <int kDims>
+struct WarpParts {
+  float m[kAttendWarps][kHeads], l[kAttendWarps][kHeads];
+  alignas(16) float sums[kAttendWarps][kHeads][kDims + 4];
+};
+
+// What the warps have into that of the segment, in order. sums[r]: of query head u, in `unit`s, the four
+// dimensions from first(r) on.
+template <int kDims, typename First>
+KVC_DEVICE void JoinWarps(const StepParams& p, const WarpSoftmax& mine, const float (&sums)[kDims / 16][4],
+                          float unit, First&& first, WarpParts<kDims>* s) {
+  const int warp = WarpOfBlock(), u = RowOfLane();
+  const auto greatest = [s](int h) {
+    float m = s->m[0][h];
+    for (int w = 1; w < kAttendWarps; ++w) m = fmaxf(m, s->m[w][h]);
+    return m;
+  };
+  if (QuadOfLane() == 0) s->m[warp][u] = mine.m;
+  __syncthreads();
+  const float keep = mine.m == -Infinity() ? 0.0f : expf(mine.m - greatest(u)), l = QuadSum(mine.l),
+              share = keep * unit;
+  if (QuadOfLane() == 0) s->l[warp][u] = l * keep;
+  KVC_UNROLL
+  for (int r = 0; r < kDims / 16; ++r)
+    *reinterpret_cast<float4*>(&s->sums[warp][u][first(r)]) = {share * sums[r][0], share * sums[r][1],
+                                                               share * sums[r][2], share * sums[r][3]};
+  __syncthreads();
+  const Work work(p);
+  float* part = p.partial + static_cast<int64_t>(blockIdx.x) * work.group * (kDims + 2);
+  for (int h = ThreadOfBlock(); h < work.n_heads; h += kAttendThreads) {
+    float all = 0;
+    for (int w = 0; w < kAttendWarps; ++w) all += s->l[w][h];
+    part[work.first + h] = greatest(h), part[work.group + work.first + h] = all;
+  }
+  float* out = part + 2 * work.group + static_cast<int64_t>(work.first) * kDims;
+  for (int i = ThreadOfBlock(); i < work.n_heads * kDims; i += kAttendThreads) {
+    float all = 0;
+    for (int w = 0; w < kAttendWarps; ++w) all += s->sums[w][i / kDims][i % kDims];
+    out[i] = all;
+  }
+}
+
+}  // namespace kvc::cuda
