@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kAttendThreads, kDims <= 64 ? 4 : 3) attend_st
     float z[4];
     shared->queries.Times(keys, z);
     reader.FetchKeys(keys);
-    sight.Logits(p, at, end - at, z);
+    sight.Logits(p, p.scale, at, end - at, z);
     if (p.logits != nullptr) WriteLogits(p, at, z);
     const float keep = softmax.Add(z);
     AddValues<Halves, kDims>(z, keep, values, sums);
@@ -258,9 +258,9 @@ bool IsForMma(const PageFormat& f) {
          f.value_type() == f.type && (f.d == 64 || f.d == 128);
 }
 
-cudaError_t AttendSegmentsMma(const StepParams& p, KvType type, int32_t n_items, CudaStream& stream) {
-  return type == KvType::kF16 ? AttendPages<F16Halves>(p, n_items, stream)
-                              : AttendPages<Bf16Halves>(p, n_items, stream);
+cudaError_t AttendSegmentsMma(const StepParams& p, const PageFormat& f, int32_t n_items, CudaStream& stream) {
+  return f.type == KvType::kF16 ? AttendPages<F16Halves>(p, n_items, stream)
+                                : AttendPages<Bf16Halves>(p, n_items, stream);
 }
 
 }  // namespace kvc::cuda

@@ -26,16 +26,17 @@ class Sight {
     if (masks_) mask_ = reader.Seen();
     if (windows_ || at == 0) position_ = reader.Position();
   }
-  // z: products of the lane's query head with the keys of its entries, of n from `at` on. They become logits.
+  // z: products of the lane's query head with the keys of its entries, of n from `at` on. They become logits,
+  // `scale` times as large.
   template <int N>
-  KVC_DEVICE void Logits(const StepParams& p, int32_t at, int32_t n, float (&z)[N]) const {
+  KVC_DEVICE void Logits(const StepParams& p, float scale, int32_t at, int32_t n, float (&z)[N]) const {
     uint32_t mine = masks_ ? first_ < 32 ? mask_ >> first_ : 0u : ~0u;
     if (windows_ && position_ < oldest_) mine = 0;
     KVC_UNROLL
     for (int i = 0; i < N; ++i) {
       const int entry = EntryOfLogit(i);
       const uint32_t seen = masks_ || windows_ ? __shfl_sync(kAllLanes, mine, entry) : ~0u;
-      z[i] = entry < n && (seen >> RowOfLane() & 1) != 0 ? Capped(z[i] * p.scale, p.cap) : -Infinity();
+      z[i] = entry < n && (seen >> RowOfLane() & 1) != 0 ? Capped(z[i] * scale, p.cap) : -Infinity();
     }
     if (at > 0) return;
     const float more = LogitOfRest(__shfl_sync(kAllLanes, position_, 0));

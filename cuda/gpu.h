@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstdlib>
 
 #include "lib/base/half.h"
 
@@ -203,6 +204,65 @@ KVC_DEVICE void MmaHalf(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
 }
 #endif
 
+// ---- products of codes by a warp (PTX: mma.m16n8k32, row.col, s32) ----
+// d [16, 8] = c + a [16, 32] * b [32, 8] in whole numbers. b: signed bytes; a: signed ones, or unsigned with
+// kUnsigned. Byte i of a word is the i-th of four columns (a) or rows (b). Lane l, u = l / 4, v = l % 4: a =
+// (u, 4v), (u + 8, 4v), (u, 4v + 16), (u + 8, 4v + 16); b = (4v, u), (4v + 16, u); c and d as c above.
+#if defined(__CUDACC__)
+template <bool kUnsigned>
+KVC_DEVICE void MmaCodes(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                         const int32_t (&c)[4]) {
+  if constexpr (kUnsigned) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%10,%11,%12,%13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]),
+          "r"(c[3]));
+  } else {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%10,%11,%12,%13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]),
+          "r"(c[3]));
+  }
+}
+#else
+template <bool kUnsigned>
+KVC_DEVICE void MmaCodes(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                         const int32_t (&c)[4]) {
+  struct Fragments {
+    uint32_t a[4], b[2];
+  };
+  const Fragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+  const Fragments* all = static_cast<const Fragments*>(emu::Exchange(kAllLanes, &mine, sizeof mine));
+  int32_t sums[4];
+  for (int i = 0; i < 4; ++i) {
+    const Fragments *row = all + Lane() / 4 * 4, *column = all + (Lane() % 4 * 2 + i % 2) * 4;
+    sums[i] = c[i];
+    for (int k = 0; k < 32; ++k) {
+      const auto left = static_cast<uint8_t>(row[k % 16 / 4].a[k / 16 * 2 + i / 2] >> (k % 4 * 8)),
+                 right = static_cast<uint8_t>(column[k % 16 / 4].b[k / 16] >> (k % 4 * 8));
+      sums[i] +=
+          (kUnsigned ? int32_t{left} : int32_t{static_cast<int8_t>(left)}) * static_cast<int8_t>(right);
+    }
+  }
+  for (int i = 0; i < 4; ++i) d[i] = sums[i];
+}
+#endif
+
+// Byte i of the result: that of number kBytes >> 4 i of the eight of a and b.
+template <unsigned kBytes>
+KVC_DEVICE uint32_t PickBytes(uint32_t a, uint32_t b) {
+#if defined(__CUDACC__)
+  return __byte_perm(a, b, kBytes);
+#else
+  uint32_t x = 0;
+  for (int i = 0; i < 4; ++i)
+    x |= static_cast<uint32_t>((uint64_t{b} << 32 | a) >> ((kBytes >> (4 * i) & 7) * 8) & 0xffu) << (8 * i);
+  return x;
+#endif
+}
+
 // Four numbers of 16 bits, and eight: as many bytes, aligned to them.
 #if defined(__CUDACC__)
 KVC_DEVICE void StoreFour(uint16_t* at, uint2 v) { *reinterpret_cast<uint2*>(at) = v; }
@@ -243,40 +303,48 @@ KVC_DEVICE void LoadMatrices(uint32_t (&m)[4], const uint16_t* row) {
 }
 #endif
 
-// ---- copies from global to shared memory that go on beside the kernel (PTX: cp.async) ----
-// 16 bytes, both sides aligned to as many; zeros where there are none to copy. They are there when a
-// thread has waited for the group that it closed behind them, for others when they have met it after that.
+// ---- copies to shared memory, on their way while the thread does something else (PTX: cp.async) ----
+// kBytes: 16, past the first-level cache, or 8 or 4; both places are aligned to as many. Zeros come where
+// nothing is there to be copied. CloseCopies makes a group of those that have been asked for since the last
+// one. AwaitCopies waits for the thread's own groups but the newest kGroups; others see what it has brought
+// once they have met it.
 #if defined(__CUDACC__)
-KVC_DEVICE void CopyLater(uint16_t* shared, const uint16_t* global) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(global) : "memory");
+template <int kBytes>
+KVC_DEVICE void CopyLater(void* to, const void* from) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(kBytes) : "memory");
+  }
 }
-KVC_DEVICE void CopyLater(uint16_t* shared, const uint16_t* global, bool there) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(global),
+template <int kBytes>
+KVC_DEVICE void CopyLater(void* to, const void* from, bool there) {
+  static_assert(kBytes == 16);
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(from),
                "r"(there ? 16 : 0)
                : "memory");
 }
 KVC_DEVICE void CloseCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until all but the last kOpen groups are there.
-template <int kOpen>
-KVC_DEVICE void WaitForCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
+template <int kGroups>
+KVC_DEVICE void AwaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 #else
-// What a copy goes to has no numbers until it is waited for: who reads it too early, or still, finds that.
-KVC_DEVICE void CopyLater(uint16_t* shared, const uint16_t* global, bool there = true) {
-  if (reinterpret_cast<uintptr_t>(shared) % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0)
-    std::abort();
-  for (int i = 0; i < 8; ++i) shared[i] = 0xffff;
-  emu::QueueCopy(shared, there ? global : nullptr);
+// They happen as late as they may. Until then there are no numbers: who reads too early, or still, finds that.
+template <int kBytes>
+KVC_DEVICE void CopyLater(void* to, const void* from, bool there = true) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % kBytes != 0) std::abort();
+  for (int i = 0; i < kBytes / 4; ++i) static_cast<uint32_t*>(to)[i] = ~0u;
+  emu::QueueCopy({to, there ? from : nullptr, kBytes});
 }
 KVC_DEVICE void CloseCopies() { emu::CloseCopies(); }
-template <int kOpen>
-KVC_DEVICE void WaitForCopies() {
-  emu::QueuedCopy copy;
-  while (emu::NextCopy(kOpen, &copy)) {
-    for (int i = 0; i < 8; ++i) copy.shared[i] = copy.global != nullptr ? copy.global[i] : uint16_t{0};
+template <int kGroups>
+KVC_DEVICE void AwaitCopies() {
+  for (emu::Copy copy; emu::TakeCopy(kGroups, &copy);) {
+    for (int i = 0; i < copy.bytes / 4; ++i)
+      static_cast<uint32_t*>(copy.to)[i] = copy.from == nullptr ? 0u : static_cast<const uint32_t*>(copy.from)[i];
   }
 }
 #endif

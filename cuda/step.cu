@@ -335,18 +335,23 @@ class Wave {
                                                2 * static_cast<size_t>(p.d) * sizeof(float), stream, p),
                               "a step"));
     if (chooses) KVC_RETURN_IF_ERROR(Check(ChoosePages(p, stream), "a step"));
-    KvType type = KvType::kF32;
-    KVC_RETURN_IF_ERROR(Check(IsOnTensorCores(&type) ? AttendSegmentsMma(p, type, n_items, stream)
-                                                     : AttendSegments(p, n_items, stream),
-                              "a step"));
+    KVC_RETURN_IF_ERROR(Check(AttendAll(p, n_items, stream), "a step"));
     KVC_RETURN_IF_ERROR(
         Check(KVC_LAUNCH_EARLY(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
     if (!attention) return {};
     return Check(KVC_LAUNCH_EARLY(gather_attention, dim3(g, n), dim3(kThreads), 0, stream, p), "a step");
   }
 
-  // Whether everything that the attention reads is for the tensor cores; `*type`: of all its numbers.
-  bool IsOnTensorCores(KvType* type) const {
+  // On the tensor cores where everything that is read is for them.
+  cudaError_t AttendAll(const StepParams& p, int32_t n_items, CudaStream& stream) const {
+    const PageFormat* form = CommonForm();
+    if (form != nullptr && IsForMma(*form)) return AttendSegmentsMma(p, *form, n_items, stream);
+    if (form != nullptr && IsForCodes(*form)) return AttendSegmentsCodes(p, *form, n_items, stream);
+    return AttendSegments(p, n_items, stream);
+  }
+  // How all heads are stored, but for what lies beside keys and values and how many are in a page; null: in
+  // several forms, with rings, or with keys that do not lie turned.
+  const PageFormat* CommonForm() const {
     const PageFormat* first = nullptr;
     for (int32_t r = 0; r < n_; ++r) {
       const CacheView& c = *a_.rows[first_ + r].cache;
@@ -354,12 +359,12 @@ class Wave {
       for (int32_t head = a_.layer * g; head < (a_.layer + 1) * g; ++head) {
         const PageFormat& f = c.layout->formats[static_cast<size_t>(MainFormat(c, head))];
         if (first == nullptr) first = &f;
-        if (!IsForMma(f) || f.type != first->type || RingFormat(c, head) >= 0 || c.rotated[head] == 0)
-          return false;
+        if (f.coding != first->coding || f.type != first->type || f.value_type() != first->value_type() ||
+            f.group != first->group || RingFormat(c, head) >= 0 || c.rotated[head] == 0)
+          return nullptr;
       }
     }
-    *type = first->type;
-    return true;
+    return first;
   }
 
   // f(row, KV head, segment) for the segments of every head, its new entry included, in order.

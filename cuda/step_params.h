@@ -104,10 +104,14 @@ struct StepParams {
 
 // The attention of all segments into `partial`, and logits where they are wanted.
 cudaError_t AttendSegments(const StepParams& p, int32_t n_items, CudaStream& stream);
-// The same on the tensor cores, where all heads are stored in pages for it, of one type, without rings and
-// with keys that lie turned.
+// The same on the tensor cores, where all heads are stored in pages for it, of one form, without rings and
+// with keys that lie turned: pages of numbers of 16 bits, and of codes. Segments begin at multiples of a
+// tile.
 bool IsForMma(const PageFormat& f);
-cudaError_t AttendSegmentsMma(const StepParams& p, KvType type, int32_t n_items, CudaStream& stream);
+cudaError_t AttendSegmentsMma(const StepParams& p, const PageFormat& f, int32_t n_items, CudaStream& stream);
+bool IsForCodes(const PageFormat& f);
+cudaError_t AttendSegmentsCodes(const StepParams& p, const PageFormat& f, int32_t n_items,
+                                CudaStream& stream);
 // The pages that the attention of every head reads, where it reads a part.
 cudaError_t ChoosePages(const StepParams& p, CudaStream& stream);
 // What the method does after the attention; `end_only`: just the limit and settling. one: a block a row, its

@@ -1,5 +1,6 @@
-// The attention of a step on the tensor cores gives what that without them gives, as near as numbers in
-// halves are to numbers in f32, and the same bits in every order of blocks and warps.
+// The attention of a step on the tensor cores gives what that without them gives, of the same pages of
+// numbers of 16 bits or codes, as near as sums in f32 are, and the same bits in every order of blocks and
+// warps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,20 +21,38 @@ namespace {
 constexpr float kScale = 0.11f, kNothing = 12345;
 constexpr int32_t kRows = 2, kKvHeads = 3;
 
-struct Case {
+// Of pages.
+struct Form {
   KvType type;
-  int32_t d, group, slots;
+  int32_t d, codes = 0;  // codes: that share a scale
+  int32_t value_bits = 0;
+
+  bool coded() const { return codes > 0; }
+  std::string Name() const {
+    if (!coded()) return type == KvType::kF16 ? "f16" : "bf16";
+    return std::string(type == KvType::kInt8 ? "int8" : "int4") +
+           (value_bits > 0 ? ", values int" + std::to_string(value_bits) : "") + " by " +
+           std::to_string(codes);
+  }
+};
+
+struct Case {
+  Form form;
+  int32_t group, slots;
   std::vector<int32_t> lens;  // of the heads, row after row
   int32_t segment;
   bool seen = false, logits = false, chooses = false, rest = false;
   int32_t window = 0;
   float cap = 0, queries = 1;
+  int32_t spread = 0;  // of vectors: values are up to 2^spread times larger and smaller, keys only smaller
+  int32_t hidden = 0;  // so many entries, which nobody sees, have values 2^12 times as large
 
   std::string Name() const {
-    return std::string(type == KvType::kF16 ? "f16" : "bf16") + ", " + std::to_string(group) +
-           " heads of size " + std::to_string(d) + ", segments of " + std::to_string(segment) +
+    return form.Name() + ", " + std::to_string(group) + " heads of size " + std::to_string(form.d) +
+           ", pages of " + std::to_string(slots) + ", segments of " + std::to_string(segment) +
            (seen ? ", masks" : "") + (logits ? ", logits" : "") + (chooses ? ", chosen pages" : "") +
-           (rest ? ", rest" : "") + (window > 0 ? ", window" : "") + (cap > 0 ? ", cap" : "");
+           (rest ? ", rest" : "") + (window > 0 ? ", window" : "") + (cap > 0 ? ", cap" : "") +
+           (spread > 0 ? ", spread" : "") + (hidden > 0 ? ", hidden" : "");
   }
 };
 
@@ -41,7 +60,9 @@ struct Case {
 class Step {
  public:
   explicit Step(const Case& c) : c_(c) {
-    form_.type = c.type, form_.d = c.d, form_.slots = c.slots, form_.seen_masks = c.seen;
+    form_.type = c.form.type, form_.value_bits = c.form.value_bits, form_.d = c.form.d;
+    form_.group = c.form.codes, form_.slots = c.slots, form_.seen_masks = c.seen;
+    form_.packed = c.slots == 4;
     form_.Lay();
     int32_t n_pages = 0;
     for (const int32_t len : c.lens) n_pages += PagesOf(len);
@@ -67,17 +88,20 @@ class Step {
   std::vector<float> partial, logits;
   // By one of both kernels.
   void Run(bool mma, CudaStream* stream) {
-    partial.assign(items_.size() * static_cast<size_t>(c_.group * (c_.d + 2)), kNothing);
+    partial.assign(items_.size() * static_cast<size_t>(c_.group * (c_.form.d + 2)), kNothing);
     logits.assign(static_cast<size_t>(kRows * p_.n_heads) * static_cast<size_t>(p_.stride), kNothing);
     p_.partial = partial.data(), p_.logits = c_.logits ? logits.data() : nullptr;
     const auto n = static_cast<int32_t>(items_.size());
-    ASSERT_EQ(cudaSuccess, mma ? AttendSegmentsMma(p_, c_.type, n, *stream) : AttendSegments(p_, n, *stream));
+    ASSERT_TRUE(c_.form.coded() ? IsForCodes(form_) : IsForMma(form_));
+    ASSERT_EQ(cudaSuccess, !mma              ? AttendSegments(p_, n, *stream)
+                           : c_.form.coded() ? AttendSegmentsCodes(p_, form_, n, *stream)
+                                             : AttendSegmentsMma(p_, form_, n, *stream));
     ASSERT_TRUE(stream->Wait("test").ok());
   }
   // Of a query head of an item: greatest logit, sum of exponentials, sums of values.
   float Greatest(size_t item, int32_t h) const { return Part(item)[h]; }
   float Sum(size_t item, int32_t h) const { return Part(item)[c_.group + h]; }
-  const float* Values(size_t item, int32_t h) const { return Part(item) + 2 * c_.group + h * c_.d; }
+  const float* Values(size_t item, int32_t h) const { return Part(item) + 2 * c_.group + h * c_.form.d; }
   size_t n_items() const { return items_.size(); }
   // What a logit may be off: sums in f32, of products that a bit or two below its last one are lost from.
   double LogitBound() const { return std::ldexp(kScale * most_product_, -18); }
@@ -86,22 +110,23 @@ class Step {
  private:
   int32_t PagesOf(int32_t len) const { return (len + c_.slots - 1) / c_.slots; }
   const float* Part(size_t item) const {
-    return partial.data() + item * static_cast<size_t>(c_.group * (c_.d + 2));
+    return partial.data() + item * static_cast<size_t>(c_.group * (c_.form.d + 2));
   }
   void Fill(size_t h) {
     const CacheLayer layer{-1, 0, 0, &heads_[h], &format_};
     const Pages pages(layer, 0);
     std::normal_distribution<float> normal;
+    std::uniform_int_distribution<int> power(-c_.spread, c_.spread);
+    std::vector<float> key(static_cast<size_t>(c_.form.d)), value = key;
     for (int32_t i = 0; i < heads_[h].len; ++i) {
       const Slot s = pages.Main(i);
-      const auto put = [&](uint8_t* to, float x) {
-        const uint16_t bits = c_.type == KvType::kF16 ? ToHalfBits(x) : ToBfBits(x);
-        std::memcpy(to, &bits, 2);
-      };
-      for (int32_t j = 0; j < c_.d; ++j) {
-        put(s.key() + 2 * j, normal(random_)), put(s.value() + 2 * j, normal(random_));
+      const int of_key = -std::abs(power(random_)), of_value = power(random_) + (i < c_.hidden ? 12 : 0);
+      for (size_t j = 0; j < key.size(); ++j)
+        key[j] = std::ldexp(normal(random_), of_key), value[j] = std::ldexp(normal(random_), of_value);
+      WriteKey(s, key.data(), 0, 1);
+      WriteValue(s, value.data(), 0, 1);
+      for (int32_t j = 0; j < c_.form.d && i >= c_.hidden; ++j)
         most_value_ = std::max(most_value_, std::fabs(double{pages.Element(s, 1, j)}));
-      }
       s.position() = c_.rest && i == 0 ? -17 : 3 * i;
       // Every third query head sees nothing of the first head.
       if (c_.seen) s.seen() = static_cast<uint32_t>(random_()) & (h == 0 ? 0xb6db6db6u : ~0u);
@@ -119,7 +144,7 @@ class Step {
     int32_t most_pages = 1, longest = 1;
     for (size_t h = 0; h < heads_.size(); ++h)
       most_pages = std::max(most_pages, PagesOf(heads_[h].len)), longest = std::max(longest, heads_[h].len);
-    p_.n_rows = kRows, p_.n_kv_heads = kKvHeads, p_.n_heads = kKvHeads * c_.group, p_.d = c_.d;
+    p_.n_rows = kRows, p_.n_kv_heads = kKvHeads, p_.n_heads = kKvHeads * c_.group, p_.d = c_.form.d;
     p_.window = c_.window, p_.scale = kScale, p_.cap = c_.cap;
     p_.stride = (longest + 3) / 4 * 4, p_.choice.stride = most_pages;
     choice_.assign(heads_.size() * static_cast<size_t>(most_pages), 0);
@@ -142,7 +167,7 @@ class Step {
     }
     p_.rows = rows_.data();
     std::normal_distribution<float> normal(0, c_.queries);
-    turned_.resize(static_cast<size_t>(kRows * p_.n_heads * c_.d));
+    turned_.resize(static_cast<size_t>(kRows * p_.n_heads * c_.form.d));
     for (float& x : turned_) x = normal(random_);
     p_.turned = turned_.data();
   }
@@ -156,9 +181,9 @@ class Step {
       for (int32_t i = 0; i < len; ++i) {
         for (int32_t q = 0; q < c_.group; ++q) {
           double sum = 0;
-          for (int32_t j = 0; j < c_.d; ++j)
+          for (int32_t j = 0; j < c_.form.d; ++j)
             sum += std::fabs(double{pages.Element(pages.Main(i), 0, j)} *
-                             double{turned_[static_cast<size_t>((h * c_.group + q) * c_.d + j)]});
+                             double{turned_[static_cast<size_t>((h * c_.group + q) * c_.form.d + j)]});
           most_product_ = std::max(most_product_, sum);
         }
       }
@@ -218,7 +243,7 @@ class AttendStepTest : public testing::Test {
           ASSERT_GE(l, 1 - 1e-6) << where;
         }
         ASSERT_LE(std::fabs(l - double{b.Sum(item, h)}), l * (2 * off + 0x1p-18)) << where;
-        for (int32_t j = 0; j < c.d; ++j)
+        for (int32_t j = 0; j < c.form.d; ++j)
           ASSERT_LE(std::fabs(double{a.Values(item, h)[j]} - double{b.Values(item, h)[j]}),
                     l * a.most_value() * (2 * off + 0x1p-16))
               << where << ", number " << j;
@@ -233,41 +258,90 @@ class AttendStepTest : public testing::Test {
 // Lengths around those of a product and of a block's products, and long ones.
 const std::vector<int32_t> kLens = {1, 77, 130, 16, 17, 63}, kLong = {1500, 1, 64, 2, 65, 700};
 
-TEST_F(AttendStepTest, IsWhatTheOtherKernelGives) {
-  for (const KvType type : {KvType::kF16, KvType::kBf16}) {
-    for (const int32_t d : {64, 128}) {
-      for (int32_t group = 1; group <= 8; ++group) ExpectNear({type, d, group, 16, kLens, 64});
-      ExpectNear({type, d, 12, 64, kLens, 64});
-      ExpectNear({type, d, 4, 64, kLong, 1024});
-      ExpectNear({type, d, 3, 4, kLong, 96});
+constexpr Form kHalves[] = {
+    {KvType::kF16, 64}, {KvType::kF16, 128}, {KvType::kBf16, 64}, {KvType::kBf16, 128}};
+
+// All that there is a kernel for.
+std::vector<Form> Codes() {
+  std::vector<Form> forms;
+  for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
+    for (const int32_t value_bits : {0, type == KvType::kInt8 ? 4 : 8}) {
+      for (const int32_t d : {64, 128}) {
+        for (int32_t codes = 32; codes <= d; codes *= 2) forms.push_back({type, d, codes, value_bits});
+      }
     }
+  }
+  return forms;
+}
+// One of each size of a row, of groups and of scales.
+constexpr Form kSomeCodes[] = {{KvType::kInt8, 128, 32},
+                               {KvType::kInt4, 128, 64},
+                               {KvType::kInt8, 64, 64, 4},
+                               {KvType::kInt4, 64, 32},
+                               {KvType::kInt4, 128, 128, 8}};
+
+std::vector<Form> SomeForms() {
+  std::vector<Form> forms(std::begin(kHalves), std::end(kHalves));
+  forms.insert(forms.end(), std::begin(kSomeCodes), std::end(kSomeCodes));
+  return forms;
+}
+
+TEST_F(AttendStepTest, IsWhatTheOtherKernelGives) {
+  for (const Form& form : SomeForms()) {
+    for (int32_t group = 1; group <= 8; ++group) ExpectNear({form, group, 16, kLens, 64});
+    ExpectNear({form, 12, 64, kLens, 64});
+    ExpectNear({form, 4, 64, kLong, 1024});
+    ExpectNear({form, 3, 4, kLong, 96});
+  }
+}
+
+TEST_F(AttendStepTest, EveryFormOfCodes) {
+  for (const Form& form : Codes()) {
+    ExpectNear({form, 5, 32, kLens, 64});
+    Case c{form, 3, 4, kLong, 128};
+    c.logits = c.seen = true;
+    ExpectNear(c);
+  }
+}
+
+// Scales of codes that are far from each other, tiny ones and huge ones: what nobody sees is lost on nobody.
+TEST_F(AttendStepTest, ScalesOfAllSizes) {
+  for (const Form& form : kSomeCodes) {
+    Case c{form, 4, 64, kLong, 256};
+    c.spread = 10;
+    ExpectNear(c);
+    c.slots = 4, c.queries = 1e-20f;
+    ExpectNear(c);
+    // The window begins with an entry, at 3 * 450.
+    c.slots = 16, c.queries = 1, c.spread = 0, c.window = 901, c.hidden = 450;
+    ExpectNear(c);
   }
 }
 
 TEST_F(AttendStepTest, MasksWindowsAndWhatElseIsWanted) {
-  for (const KvType type : {KvType::kF16, KvType::kBf16}) {
-    for (const int32_t d : {64, 128}) {
-      Case c{type, d, 4, 16, kLong, 256};
-      c.logits = true;
-      ExpectNear(c);
-      c.seen = true, c.group = 12;
-      ExpectNear(c);
-      // The window begins with an entry, at 3 * 450.
-      c.window = 901, c.rest = true, c.group = 5;
-      ExpectNear(c);
-      c.seen = false, c.cap = 30;
-      ExpectNear(c);
-      c.chooses = true, c.window = 0, c.group = 7;
-      ExpectNear(c);
-      c.logits = false, c.queries = 20, c.cap = 0;
-      ExpectNear(c);
-    }
+  for (const Form& form : SomeForms()) {
+    Case c{form, 4, 16, kLong, 256};
+    c.logits = true;
+    ExpectNear(c);
+    c.seen = true, c.group = 12;
+    ExpectNear(c);
+    // The window begins with an entry, at 3 * 450.
+    c.window = 901, c.rest = true, c.group = 5;
+    ExpectNear(c);
+    c.seen = false, c.cap = 30;
+    ExpectNear(c);
+    c.chooses = true, c.window = 0, c.group = 7;
+    ExpectNear(c);
+    c.slots = 32;
+    ExpectNear(c);
+    c.logits = false, c.queries = 20, c.cap = 0;
+    ExpectNear(c);
   }
 }
 
 TEST_F(AttendStepTest, TheSameBitsInEveryOrder) {
-  for (const KvType type : {KvType::kF16, KvType::kBf16}) {
-    Case c{type, 128, 7, 16, kLong, 512};
+  for (const Form& form : SomeForms()) {
+    Case c{form, 7, form.d == 64 ? 64 : 16, kLong, 512};
     c.logits = true, c.seen = true;
     std::vector<float> partial, logits;
     for (const int order : {0, 0, 1, 2}) {

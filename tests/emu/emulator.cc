@@ -40,9 +40,8 @@ struct Fiber {
   Thread thread;
   ctx::fcontext_t context = nullptr;
   State state = State::kNew;
-  // Copies that have not been waited for, and the group of each; the group that is open.
-  std::deque<std::pair<QueuedCopy, unsigned>> copies;
-  unsigned group = 0;
+  unsigned copy_groups = 0;                      // that are closed
+  std::deque<std::pair<unsigned, Copy>> copies;  // that it has not waited for, with their groups
 };
 
 // What the lanes of a warp hand each other; two, so that the slowest may still read while the first writes
@@ -75,8 +74,8 @@ class Runner {
       f.thread.index = {i % b->dim.x, i / b->dim.x % b->dim.y, i / b->dim.x / b->dim.y};
       f.thread.lane = i % 32, f.thread.warp = i / 32;
       f.thread.meetings = 0;
+      f.copy_groups = 0, f.copies.clear();
       f.state = State::kNew;
-      f.copies.clear();
     }
     for (unsigned w = 0; w < n_warps; ++w)
       warps_[w].alive = std::min(32u, n_ - w * 32), warps_[w].ready = warps_[w].alive, warps_[w].waiting = 0;
@@ -116,19 +115,18 @@ class Runner {
     Yield();
     return values;
   }
+  void Queue(const Copy& copy) { Current().copies.push_back({Current().copy_groups, copy}); }
+  void CloseCopies() { ++Current().copy_groups; }
+  bool Take(unsigned groups, Copy* copy) {
+    Fiber& f = Current();
+    if (f.copies.empty() || f.copies.front().first + groups >= f.copy_groups) return false;
+    *copy = f.copies.front().second;
+    f.copies.pop_front();
+    return true;
+  }
   void Barrier() {
     Current().state = State::kAtBlock;
     Yield();
-  }
-
-  void Queue(const QueuedCopy& copy) { Current().copies.push_back({copy, Current().group}); }
-  void CloseGroup() { ++Current().group; }
-  bool Next(unsigned open, QueuedCopy* copy) {
-    Fiber& f = Current();
-    if (f.copies.empty() || f.group - f.copies.front().second <= open) return false;
-    *copy = f.copies.front().first;
-    f.copies.pop_front();
-    return true;
   }
 
  private:
@@ -169,6 +167,7 @@ class Runner {
     __sanitizer_finish_switch_fiber(nullptr, &me->main_bottom_, &me->main_size_);
 #endif
     (*me->kernel_)();
+    block->copies += me->Current().copies.size();
     me->Current().state = State::kDone;
 #if defined(KVC_EMU_ASAN)
     __sanitizer_start_switch_fiber(nullptr, me->main_bottom_, me->main_size_);
@@ -240,10 +239,11 @@ const void* Exchange(unsigned mask, const void* mine, size_t bytes) {
   return current->Exchange(mask, mine, bytes);
 }
 void BlockBarrier() { current->Barrier(); }
-void QueueCopy(uint16_t* shared, const uint16_t* global) { current->Queue({shared, global}); }
-void CloseCopies() { current->CloseGroup(); }
-bool NextCopy(unsigned open, QueuedCopy* copy) { return current->Next(open, copy); }
-void WaitForEarlier() { ++block->waits; }  // not in the header: it is no access of the kernel's
+// Not in the header: they are no accesses of the kernel's.
+void WaitForEarlier() { ++block->waits; }
+void QueueCopy(const Copy& copy) { current->Queue(copy); }
+void CloseCopies() { current->CloseCopies(); }
+bool TakeCopy(unsigned groups, Copy* copy) { return current->Take(groups, copy); }
 
 bool RunGrid(const Started& started, const std::function<void()>& kernel) {
   const Options& options = GetOptions();
@@ -281,6 +281,11 @@ bool RunGrid(const Started& started, const std::function<void()>& kernel) {
     if (!good)
       std::fprintf(stderr, "emulator: %s: block %u of %u cannot go on: its threads wait for each other\n",
                    name, b, n);
+    if (good && one.copies > 0) {
+      std::fprintf(stderr, "emulator: %s: threads of block %u end with %zu copies on their way\n", name, b,
+                   one.copies);
+      good = false;
+    }
     if (good && started.early && one.waits != dim.x * dim.y * dim.z) {
       std::fprintf(stderr, "emulator: %s: %u threads of block %u have not waited for what lies before it\n",
                    name, dim.x * dim.y * dim.z - one.waits, b);

@@ -27,6 +27,9 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(8) float2 {
+  float x, y;
+};
 struct alignas(8) uint2 {
   unsigned x, y;
 };
@@ -36,6 +39,12 @@ struct alignas(16) uint4 {
 
 namespace kvc::emu {
 
+// To shared memory, of a thread that goes on meanwhile. from null: zeros.
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes;
+};
 struct Thread {
   dim3 index;
   unsigned lane = 0, warp = 0;
@@ -46,6 +55,7 @@ struct Block {
   uint8_t* shared = nullptr;          // dynamic, of exactly the size that was asked for
   unsigned number = 0, barriers = 0;  // in the grid; that its threads have passed
   unsigned waits = 0;                 // of its threads, for what lies before the kernel
+  size_t copies = 0;                  // that threads had not waited for when they ended
 };
 extern thread_local Thread* self;
 extern thread_local Block* block;
@@ -54,16 +64,11 @@ extern thread_local Block* block;
 const void* Exchange(unsigned mask, const void* mine, size_t bytes);
 void BlockBarrier();
 void WaitForEarlier();
-
-// Copies of 16 bytes to shared memory that the calling thread has begun, in groups that it closes one after
-// the other; global null: of zeros. Next: one that is in none of the last `open` groups, and then is done.
-struct QueuedCopy {
-  uint16_t* shared;
-  const uint16_t* global;
-};
-void QueueCopy(uint16_t* shared, const uint16_t* global);
+void QueueCopy(const Copy& copy);
 void CloseCopies();
-bool NextCopy(unsigned open, QueuedCopy* copy);
+// The oldest of the thread's copies that is in none of its newest `groups` closed groups. False: there is
+// none.
+bool TakeCopy(unsigned groups, Copy* copy);
 
 }  // namespace kvc::emu
 

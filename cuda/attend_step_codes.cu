@@ -1,0 +1,496 @@
+// The attention of a step over one segment of one head on the tensor cores, for up to eight query heads of
+// the group: of pages of codes of eight or four bits whose keys lie turned, of heads of 64 and of 128 numbers
+// with a scale for 32 of them or more. attend_step.cu does it for all others.
+//
+// Codes are multiplied as they are, in whole numbers. Queries become whole numbers of 24 bits, in units of
+// their head's largest; what probabilities times the scales of values are, of 23 bits, in units of the
+// largest of them in a query head's 32 entries and the group of dimensions. Each is three digits of eight
+// bits. So nothing of a product is lost and sums are exact, whatever the scales are; they become f32 where a
+// group's scale meets them. Codes of four bits are multiplied as 16 times as many: their place is the upper
+// half of a byte. Digits are put together in bits: sums begin at numbers whose bits are those of 1.5 * 2^23.
+//
+// Each of a block's four warps has every fourth 32 entries. They come by copies to shared memory that nobody
+// waits for until the round before has been multiplied; from there both factors are read as matrices of rows
+// of 16 bytes, of values transposed by two bytes, which a few permutations of bytes finish. A group's
+// dimensions lie in products of their own that way. Rows of the left factors are the eight query heads twice:
+// two of the digits, then the third and nothing.
+//
+// Bytes of an entry, with a scale for 32 numbers: 2.125 D in eight bits, 1.125 D in four. Products of 16 x 8
+// x 32 for 32 entries: D / 2.
+#include "cuda/attend_warps.h"
+#include "cuda/launch.h"
+
+namespace kvc::cuda {
+namespace {
+
+constexpr int kEntries = 32;  // of a round of a warp
+
+// 1.5 * 2^23: as bits plus n, the bits of this number plus n, up to 2^22 either way.
+constexpr int32_t kNumberBits = 0x4b400000;
+constexpr float kNumber = 12582912;
+
+// Sums of the products of three digits, the two upper ones begun at kNumberBits, as a number of units of the
+// middle one. Of the lowest what lies above that counts, rounded: it begins at half of it.
+KVC_DEVICE float Joined(int32_t high, int32_t middle, int32_t low) {
+  const float upper = __uint_as_float(static_cast<uint32_t>(high)) - (kNumber + kNumber / 256);
+  return upper * 256 + __uint_as_float(static_cast<uint32_t>(middle + (low >> 8)));
+}
+// A product of both left factors, of the upper two digits and of the lowest.
+struct DigitSums {
+  int32_t upper[4], low[4];
+
+  KVC_DEVICE void Begin() {
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) upper[i] = kNumberBits, low[i] = i < 2 ? 128 : 0;
+  }
+  template <bool kUnsigned>
+  KVC_DEVICE void Add(const uint4& a, const uint2& a_low, const uint32_t (&b)[2]) {
+    MmaCodes<kUnsigned>(upper, {a.x, a.y, a.z, a.w}, b, upper);
+    MmaCodes<kUnsigned>(low, {a_low.x, 0, a_low.y, 0}, b, low);
+  }
+  // Of query head u and column 2 v + i.
+  KVC_DEVICE float Of(int i) const { return Joined(upper[i], upper[i + 2], low[i]); }
+};
+
+// Codes of 32 entries in shared memory, a row an entry. Its chunks of 16 bytes lie so that those of eight
+// rows meet no bank twice.
+template <int kBits, int kDims>
+struct Rows {
+  static constexpr int kBytes = kDims * kBits / 8, kChunks = kBytes / 16, kOfLine = 128 / kBytes;
+  static constexpr float kUnit = kBits == 4 ? 1.0f / 16 : 1.0f;  // of what is multiplied, in codes
+
+  KVC_DEVICE static int PlaceOf(int row, int chunk) {
+    return row * kBytes + (chunk ^ row / kOfLine % kChunks) * 16;
+  }
+  // Of rows 8 m + u the bytes 4 v .. 4 v + 3 of a chunk; with kTransposed of rows 8 m + 2 v and the next the
+  // bytes 2 u and 2 u + 1.
+  template <bool kTransposed>
+  KVC_DEVICE static void Load(const uint8_t* rows, int chunk, uint32_t (&m)[4]) {
+    LoadMatrices<kTransposed>(m, reinterpret_cast<const uint16_t*>(rows + PlaceOf(Lane(), chunk)));
+  }
+};
+
+// Of codes of four bits in a word those with even numbers and those with odd ones, 16 times as large.
+KVC_DEVICE uint32_t EvenCodes(uint32_t x) { return x << 4 & 0xf0f0f0f0u; }
+KVC_DEVICE uint32_t OddCodes(uint32_t x) { return x & 0xf0f0f0f0u; }
+
+// A form of pages: bits of codes, dimensions of a head and of those that share a scale.
+template <int kBitsOfKeys, int kBitsOfValues, int kDimensions, int kGroup>
+struct CodeForm {
+  using Keys = Rows<kBitsOfKeys, kDimensions>;
+  using Values = Rows<kBitsOfValues, kDimensions>;
+  static constexpr int kKeyBits = kBitsOfKeys, kValueBits = kBitsOfValues, kDims = kDimensions,
+                       kOfGroup = kGroup, kGroups = kDims / kGroup;
+  static constexpr int kScaleBytes = 2 * kGroups;
+  static constexpr int kRoundBytes = kEntries * (Keys::kBytes + Values::kBytes);
+  static constexpr int kStages = kRoundBytes < 4096 ? 3 : 2;
+};
+
+// What a warp reads of 32 entries.
+template <typename Form>
+struct Stage {
+  static constexpr int kScaleWords = (Form::kGroups + 1) / 2;
+  alignas(16) uint8_t keys[kEntries * Form::Keys::kBytes];
+  uint8_t values[kEntries * Form::Values::kBytes];
+  // Of one group: the entry's and that of its neighbour, which together are a word.
+  uint32_t key_scales[kEntries][kScaleWords], value_scales[kEntries][kScaleWords];
+  int32_t positions[kEntries];
+  uint32_t seen[kEntries];
+
+  // Of the lane's entry.
+  KVC_DEVICE int32_t Position() const { return positions[Lane()]; }
+  KVC_DEVICE uint32_t Seen() const { return seen[Lane()]; }
+  KVC_DEVICE static float ScaleOf(const uint32_t (&words)[kScaleWords], int g) {
+    const int half = Form::kGroups == 1 ? Lane() % 2 : g % 2;
+    return HalfBits(static_cast<uint16_t>(words[g / 2] >> (16 * half)));
+  }
+};
+
+// A segment's entries as a warp reads them, 32 at a time: lane i finds entry i, in two steps, so that nobody
+// waits for the number of a page. Where pages hold whole rounds, rows follow each other.
+template <typename Form>
+class CodeReader {
+ public:
+  KVC_DEVICE CodeReader(const Pages& pages, int32_t end, bool positions)
+      : f_(&pages.format()),
+        keys_(pages.Base() + f_->keys),
+        ids_(pages.head().ids),
+        page_bytes_(static_cast<int32_t>(f_->bytes)),
+        to_value_(static_cast<int32_t>(f_->values - f_->keys)),
+        slots_(static_cast<uint32_t>(f_->slots)),
+        end_(end),
+        whole_(slots_ % kEntries == 0),
+        positions_(positions) {}
+
+  KVC_DEVICE void LookUp(int32_t at) {
+    if (at >= end_) return;
+    const auto entry = static_cast<uint32_t>(whole_ ? at + Lane() : min(at + Lane(), end_ - 1)),
+               page = entry / slots_;
+    id_ = ids_[page], index_ = static_cast<int32_t>(entry - page * slots_);
+  }
+  // Asks for the entries that have been looked up. Behind the last one comes itself, or what is there.
+  KVC_DEVICE void Fetch(int32_t at, Stage<Form>* to) const {
+    if (at >= end_) return;
+    const uint8_t* key = keys_ + static_cast<int64_t>(id_) * page_bytes_;
+    if (whole_) {
+      const int32_t first = index_ - Lane();
+      FetchRound<typename Form::Keys>(key + first * Form::Keys::kBytes, to->keys);
+      FetchRound<typename Form::Values>(key + to_value_ + first * Form::Values::kBytes, to->values);
+    } else {
+      FetchRows<typename Form::Keys>(key + index_ * Form::Keys::kBytes, to->keys);
+      FetchRows<typename Form::Values>(key + to_value_ + index_ * Form::Values::kBytes, to->values);
+    }
+    const uint8_t* page = key - f_->keys;
+    const int32_t scale = (Form::kGroups == 1 ? index_ & ~1 : index_) * Form::kScaleBytes;
+    constexpr int kBytes = 4 * Stage<Form>::kScaleWords;
+    CopyLater<kBytes>(to->key_scales[Lane()], page + f_->key_scales + scale);
+    CopyLater<kBytes>(to->value_scales[Lane()], page + f_->value_scales + scale);
+    if (f_->seen_masks) CopyLater<4>(to->seen + Lane(), page + f_->seen + 4 * index_);
+    if (positions_ || at == 0) CopyLater<4>(to->positions + Lane(), page + f_->positions + 4 * index_);
+  }
+
+ private:
+  // Rows of 32 entries that lie behind each other.
+  template <typename Rows>
+  KVC_DEVICE static void FetchRound(const uint8_t* from, uint8_t* to) {
+    KVC_UNROLL
+    for (int i = 0; i < Rows::kChunks; ++i) {
+      const int chunk = i * kWarp + Lane();
+      CopyLater<16>(to + Rows::PlaceOf(chunk / Rows::kChunks, chunk % Rows::kChunks), from + 16 * chunk);
+    }
+  }
+  // mine: of the lane's entry.
+  template <typename Rows>
+  KVC_DEVICE static void FetchRows(const uint8_t* mine, uint8_t* to) {
+    KVC_UNROLL
+    for (int i = 0; i < Rows::kChunks; ++i) {
+      const int row = i * (kWarp / Rows::kChunks) + Lane() / Rows::kChunks, chunk = Lane() % Rows::kChunks;
+      const auto from = __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(mine), row);
+      CopyLater<16>(to + Rows::PlaceOf(row, chunk), reinterpret_cast<const uint8_t*>(from) + 16 * chunk);
+    }
+  }
+
+  const PageFormat* f_;
+  const uint8_t* keys_;  // of page 0
+  const int32_t* ids_;
+  int32_t page_bytes_, to_value_;
+  uint32_t slots_;
+  int32_t end_, id_ = 0, index_ = 0;
+  bool whole_, positions_;
+};
+
+// A warp's part of shared memory.
+template <typename Form>
+struct WarpRoom {
+  Stage<Form> stages[Form::kStages];
+  alignas(8) float key_scales[Form::kGroups][kEntries], value_scales[Form::kGroups][kEntries];
+
+  // A lane those of its entry, n of which there are: others have no value.
+  KVC_DEVICE void UnpackScales(const Stage<Form>& stage, int32_t n) {
+    KVC_UNROLL
+    for (int g = 0; g < Form::kGroups; ++g) {
+      key_scales[g][Lane()] = stage.ScaleOf(stage.key_scales[Lane()], g);
+      value_scales[g][Lane()] = Lane() < n ? stage.ScaleOf(stage.value_scales[Lane()], g) : 0.0f;
+    }
+  }
+  // Of the lane's entries 2 m and 2 m + 1 (EntryOfLogit).
+  KVC_DEVICE static float2 ScalesOf(const float (&scales)[kEntries], int m) {
+    return *reinterpret_cast<const float2*>(scales + 8 * m + 2 * QuadOfLane());
+  }
+};
+
+// The digits of four numbers in words: the lowest, the middle and the highest of all.
+KVC_DEVICE void Transpose(const uint32_t (&x)[4], uint32_t (&digits)[3]) {
+  const uint32_t lower[2] = {PickBytes<0x5140>(x[0], x[1]), PickBytes<0x5140>(x[2], x[3])},
+                 high[2] = {PickBytes<0x0062>(x[0], x[1]), PickBytes<0x0062>(x[2], x[3])};
+  digits[0] = LowHalves(lower[0], lower[1]), digits[1] = HighHalves(lower[0], lower[1]);
+  digits[2] = LowHalves(high[0], high[1]);
+}
+
+// The queries of a chunk as left factors: what 32 dimensions, four or eight a lane, meet of keys. Where codes
+// have four bits, the even ones come first.
+template <typename Form>
+struct QueryDigits {
+  static constexpr int kSteps = Form::kDims / 32;
+  static constexpr float kMost = 127 << 16;  // in units
+  uint4 upper[kSteps][kWarp];
+  uint2 low[kSteps][kWarp];
+
+  // [n, D], by the warps of a block; heads from n on are zero. Returns the unit of query head u.
+  KVC_DEVICE float Load(const float* q, int32_t n) {
+    constexpr int kNext = Form::kKeyBits == 4 ? 4 : 16, kFirst = Form::kKeyBits == 4 ? 8 : 4;
+    float4 x[kSteps][2];
+    float most = 0x1p-100f, nothing = 0;
+    KVC_UNROLL
+    for (int s = 0; s < kSteps; ++s) {
+      KVC_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        x[s][i] = {0, 0, 0, 0};
+        if (RowOfLane() < n)
+          x[s][i] = *reinterpret_cast<const float4*>(q + RowOfLane() * Form::kDims + 32 * s +
+                                                     kFirst * QuadOfLane() + kNext * i);
+        const float4 y = x[s][i];
+        most = fmaxf(most, fmaxf(fmaxf(fabsf(y.x), fabsf(y.y)), fmaxf(fabsf(y.z), fabsf(y.w))));
+        nothing += 0 * y.x + 0 * y.y + 0 * y.z + 0 * y.w;  // what is no number stays none
+      }
+    }
+    most = QuadMax(most), nothing = QuadSum(nothing);
+    const float scale = __fdiv_rn(kMost, most);
+    KVC_UNROLL
+    for (int s = 0; s < kSteps; ++s) {
+      if (s != WarpOfBlock()) continue;
+      uint32_t a[2][3];
+      KVC_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const float4 y = x[s][i];
+        const uint32_t digits[4] = {DigitsOf(y.x * scale), DigitsOf(y.y * scale), DigitsOf(y.z * scale),
+                                    DigitsOf(y.w * scale)};
+        Transpose(digits, a[i]);
+      }
+      if constexpr (Form::kKeyBits == 4) {
+        KVC_UNROLL
+        for (int digit = 0; digit < 3; ++digit) {
+          const uint32_t first = a[0][digit], second = a[1][digit];
+          a[0][digit] = PickBytes<0x6420>(first, second), a[1][digit] = PickBytes<0x7531>(first, second);
+        }
+      }
+      upper[s][Lane()] = {a[0][2], a[0][1], a[1][2], a[1][1]}, low[s][Lane()] = {a[0][0], a[1][0]};
+    }
+    return __fdiv_rn(most, kMost) + nothing;
+  }
+
+  // z: of the lane's entries, the products of query head u with their keys, in units of 256.
+  KVC_DEVICE void Times(const WarpRoom<Form>& room, const Stage<Form>& stage, float (&z)[8]) const {
+    KVC_UNROLL
+    for (int i = 0; i < 8; ++i) z[i] = 0;
+    KVC_UNROLL
+    for (int g = 0; g < Form::kGroups; ++g) {
+      DigitSums sums[4];
+      KVC_UNROLL
+      for (int m = 0; m < 4; ++m) sums[m].Begin();
+      KVC_UNROLL
+      for (int s = g * (Form::kOfGroup / 32); s < (g + 1) * (Form::kOfGroup / 32); ++s) {
+        const uint4 a = upper[s][Lane()];
+        const uint2 a_low = low[s][Lane()];
+        uint32_t first[4], second[4];
+        Form::Keys::template Load<false>(stage.keys, Form::kKeyBits == 4 ? s : 2 * s, first);
+        if (Form::kKeyBits == 8) Form::Keys::template Load<false>(stage.keys, 2 * s + 1, second);
+        KVC_UNROLL
+        for (int m = 0; m < 4; ++m) {
+          if constexpr (Form::kKeyBits == 4) {
+            sums[m].template Add<false>(a, a_low, {EvenCodes(first[m]), OddCodes(first[m])});
+          } else {
+            sums[m].template Add<false>(a, a_low, {first[m], second[m]});
+          }
+        }
+      }
+      KVC_UNROLL
+      for (int m = 0; m < 4; ++m) {
+        const float2 scale = room.ScalesOf(room.key_scales[g], m);
+        z[2 * m] += scale.x * sums[m].Of(0), z[2 * m + 1] += scale.y * sums[m].Of(1);
+      }
+    }
+  }
+
+ private:
+  // Three signed bytes.
+  KVC_DEVICE static uint32_t DigitsOf(float x) {
+    const auto n = static_cast<int32_t>(rintf(fminf(fmaxf(x, -kMost), kMost)));
+    return static_cast<uint32_t>(n + 0x808080) ^ 0x808080u;
+  }
+};
+
+// Of a lane's sums [kDims / 16][4], of query head u: the first of four dimensions.
+template <typename Form>
+KVC_DEVICE int FirstOfSums(int r) {
+  return Form::kValueBits == 4 ? r / 2 * 32 + 8 * QuadOfLane() + r % 2 * 4 : r * 16 + 4 * QuadOfLane();
+}
+
+// e: exponentials of the lane's entries. The left factors of a product with the values of a group.
+struct Weights {
+  uint4 upper;
+  uint2 low;
+  float unit;  // of the middle digit
+
+  template <typename Form>
+  KVC_DEVICE Weights(const WarpRoom<Form>& room, int g, const float (&e)[8]) {
+    float x[8], most = 0;
+    KVC_UNROLL
+    for (int m = 0; m < 4; ++m) {
+      const float2 scale = room.ScalesOf(room.value_scales[g], m);
+      x[2 * m] = e[2 * m] * scale.x, x[2 * m + 1] = e[2 * m + 1] * scale.y;
+      most = fmaxf(most, fmaxf(x[2 * m], x[2 * m + 1]));
+    }
+    // The largest becomes 2^22 and more, below 2^23; to 2^23 added, numbers are their digits.
+    const uint32_t power = max(__float_as_uint(QuadMax(most)) & 0x7f800000u, 27u << 23);
+    const float scale = __uint_as_float((276u << 23) - power);
+    unit = __uint_as_float(power - (14u << 23)) * Form::Values::kUnit;
+    uint32_t digits[2][4], a[2][3];
+    KVC_UNROLL
+    for (int i = 0; i < 8; ++i) digits[i / 4][i % 4] = __float_as_uint(x[i] * scale + 0x1p23f);
+    KVC_UNROLL
+    for (int i = 0; i < 2; ++i) Transpose(digits[i], a[i]);
+    upper = {a[0][2], a[0][1], a[1][2], a[1][1]}, low = {a[0][0], a[1][0]};
+  }
+};
+
+// Adds the product's columns 2 v and 2 v + 1.
+KVC_DEVICE void AddColumns(const Weights& w, const uint32_t (&b)[2], float* first, float* second) {
+  DigitSums product;
+  product.Begin();
+  product.Add<true>(w.upper, w.low, b);
+  *first += w.unit * product.Of(0), *second += w.unit * product.Of(1);
+}
+
+// sums += exponentials * values.
+template <typename Form>
+KVC_DEVICE void AddValues(const WarpRoom<Form>& room, const Stage<Form>& stage, const float (&e)[8],
+                          float (&sums)[Form::kDims / 16][4]) {
+  constexpr int kChunks = Form::Values::kChunks / Form::kGroups;
+  KVC_UNROLL
+  for (int g = 0; g < Form::kGroups; ++g) {
+    const Weights w(room, g, e);
+    KVC_UNROLL
+    for (int c = g * kChunks; c < (g + 1) * kChunks; ++c) {
+      uint32_t rows[4];
+      Form::Values::template Load<true>(stage.values, c, rows);
+      KVC_UNROLL
+      for (int byte = 0; byte < 2; ++byte) {
+        uint32_t b[2];
+        KVC_UNROLL
+        for (int i = 0; i < 2; ++i)
+          b[i] = byte == 0 ? PickBytes<0x6420>(rows[2 * i], rows[2 * i + 1])
+                           : PickBytes<0x7531>(rows[2 * i], rows[2 * i + 1]);
+        if constexpr (Form::kValueBits == 4) {
+          AddColumns(w, {EvenCodes(b[0]), EvenCodes(b[1])}, &sums[2 * c][2 * byte],
+                     &sums[2 * c + 1][2 * byte]);
+          AddColumns(w, {OddCodes(b[0]), OddCodes(b[1])}, &sums[2 * c][2 * byte + 1],
+                     &sums[2 * c + 1][2 * byte + 1]);
+        } else {
+          AddColumns(w, b, &sums[c][byte], &sums[c][byte + 2]);
+        }
+      }
+    }
+  }
+}
+// A block's shared memory: what its warps read, and what they leave for each other in the end.
+template <typename Form>
+struct CodesShared {
+  QueryDigits<Form> queries;
+  union {
+    WarpRoom<Form> rooms[kAttendWarps];
+    WarpParts<Form::kDims> parts;
+  };
+};
+
+// Block (item, chunk of query heads).
+template <typename Form>
+__global__ void __launch_bounds__(kAttendThreads, Form::kRoundBytes > 6144 ? 2 : 3)
+    attend_step_codes(const StepParams p) {
+  constexpr int kStages = Form::kStages, kStep = kAttendWarps * kEntries;
+  KVC_SHARED(CodesShared<Form>, shared);
+  LetNextBegin();
+  WaitForEarlier();
+  const Work work(p);
+  const int32_t end = work.item.end;
+  const RowParams& row = p.rows[work.item.row];
+  const Pages pages(row.read, work.item.head);
+  WarpRoom<Form>& room = shared->rooms[WarpOfBlock()];
+  CodeReader<Form> reader(pages, end, p.window > 0);
+  int32_t at = work.item.begin + WarpOfBlock() * kEntries;
+  for (int i = 0; i < kStages - 1; ++i) {
+    reader.LookUp(at + i * kStep);
+    reader.Fetch(at + i * kStep, room.stages + i);
+    CloseCopies();
+  }
+  reader.LookUp(at + (kStages - 1) * kStep);
+  Sight sight(pages.format().seen_masks, p.window, row.position, work.first);
+  WarpSoftmax softmax;
+  float sums[Form::kDims / 16][4] = {};
+  const float scale = shared->queries.Load(p.turned + work.head * Form::kDims, work.n_heads) * 256 *
+                      Form::Keys::kUnit * p.scale;
+  __syncthreads();
+  for (int i = 0; at < end; at += kStep, i = i + 1 == kStages ? 0 : i + 1) {
+    AwaitCopies<kStages - 2>();
+    __syncwarp();  // and nobody reads of the round before any more
+    reader.Fetch(at + (kStages - 1) * kStep, room.stages + (i == 0 ? kStages - 1 : i - 1));
+    CloseCopies();
+    reader.LookUp(at + kStages * kStep);
+    const Stage<Form>& stage = room.stages[i];
+    room.UnpackScales(stage, end - at);
+    sight.Fetch(stage, at);
+    __syncwarp();
+    float z[8];
+    shared->queries.Times(room, stage, z);
+    sight.Logits(p, scale, at, end - at, z);
+    if (p.logits != nullptr) WriteLogits(p, at, z);
+    const float keep = softmax.Add(z);
+    if (keep != 1) {
+      KVC_UNROLL
+      for (int j = 0; j < Form::kDims / 4; ++j) sums[j / 4][j % 4] *= keep;
+    }
+    AddValues<Form>(room, stage, z, sums);
+  }
+  AwaitCopies<0>();
+  __syncthreads();
+  JoinWarps<Form::kDims>(p, softmax, sums, 1, FirstOfSums<Form>, &shared->parts);
+}
+
+// f(form) of the pages.
+template <int kKeyBits, int kValueBits, typename F>
+void WithGroup(int32_t d, int32_t group, F&& f) {
+  if (d == 64 && group == 32) f(CodeForm<kKeyBits, kValueBits, 64, 32>());
+  if (d == 64 && group == 64) f(CodeForm<kKeyBits, kValueBits, 64, 64>());
+  if (d == 128 && group == 32) f(CodeForm<kKeyBits, kValueBits, 128, 32>());
+  if (d == 128 && group == 64) f(CodeForm<kKeyBits, kValueBits, 128, 64>());
+  if (d == 128 && group == 128) f(CodeForm<kKeyBits, kValueBits, 128, 128>());
+}
+template <typename F>
+void WithForm(const PageFormat& f, F&& then) {
+  const bool keys = f.type == KvType::kInt8, values = f.value_type() == KvType::kInt8;
+  if (keys && values) WithGroup<8, 8>(f.d, f.group, then);
+  if (keys && !values) WithGroup<8, 4>(f.d, f.group, then);
+  if (!keys && values) WithGroup<4, 8>(f.d, f.group, then);
+  if (!keys && !values) WithGroup<4, 4>(f.d, f.group, then);
+}
+
+template <typename Form>
+void AddForm(KernelLoader* loader) {
+  KVC_ADD_STEP(loader, attend_step_codes<Form>, sizeof(CodesShared<Form>));
+}
+template <int kKeyBits, int kValueBits>
+void AddForms(KernelLoader* loader) {
+  for (const int32_t d : {64, 128}) {
+    for (const int32_t group : {32, 64, 128})
+      WithGroup<kKeyBits, kValueBits>(d, group, [loader](auto form) { AddForm<decltype(form)>(loader); });
+  }
+}
+
+}  // namespace
+
+void AddAttendStepCodesKernels(KernelLoader* loader) {
+  AddForms<8, 8>(loader);
+  AddForms<8, 4>(loader);
+  AddForms<4, 8>(loader);
+  AddForms<4, 4>(loader);
+}
+
+bool IsForCodes(const PageFormat& f) {
+  return f.coding == EntryCoding::kVectors && f.coded() && f.value_type() != KvType::kInt2 &&
+         (f.d == 64 || f.d == 128) && f.group % 32 == 0 && f.d % f.group == 0 && f.slots % 2 == 0;
+}
+
+cudaError_t AttendSegmentsCodes(const StepParams& p, const PageFormat& f, int32_t n_items,
+                                CudaStream& stream) {
+  const int32_t group = p.n_heads / p.n_kv_heads;
+  const dim3 grid(static_cast<unsigned>(n_items), static_cast<unsigned>((group + kHeads - 1) / kHeads));
+  cudaError_t error = cudaErrorInvalidValue;
+  WithForm(f, [&](auto form) {
+    using Form = decltype(form);
+    error = KVC_LAUNCH_EARLY(attend_step_codes<Form>, grid, dim3(kAttendThreads), sizeof(CodesShared<Form>),
+                             stream, p);
+  });
+  return error;
+}
+
+}  // namespace kvc::cuda
