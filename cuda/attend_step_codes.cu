@@ -25,32 +25,39 @@ namespace {
 
 constexpr int kEntries = 32;  // of a round of a warp
 
-// 1.5 * 2^23: as bits plus n, the bits of this number plus n, up to 2^22 either way.
+// 1.5 * 2^23: its bits plus n are those of it plus n, up to 2^22 either way.
 constexpr int32_t kNumberBits = 0x4b400000;
 constexpr float kNumber = 12582912;
 
-// Sums of the products of three digits, the two upper ones begun at kNumberBits, as a number of units of the
-// middle one. Of the lowest what lies above that counts, rounded: it begins at half of it.
-KVC_DEVICE float Joined(int32_t high, int32_t middle, int32_t low) {
-  const float upper = __uint_as_float(static_cast<uint32_t>(high)) - (kNumber + kNumber / 256);
-  return upper * 256 + __uint_as_float(static_cast<uint32_t>(middle + (low >> 8)));
-}
-// A product of both left factors, of the upper two digits and of the lowest.
+// Sums of the products of both left factors: of the upper two digits and of the lowest. All begin where their
+// bits are a number's; that of the middle one is left to the lowest, of which it takes what lies above the
+// bits of a digit, rounded.
 struct DigitSums {
   int32_t upper[4], low[4];
 
   KVC_DEVICE void Begin() {
     KVC_UNROLL
-    for (int i = 0; i < 4; ++i) upper[i] = kNumberBits, low[i] = i < 2 ? 128 : 0;
+    for (int i = 0; i < 4; ++i)
+      upper[i] = low[i] = i < 2 ? kNumberBits + 128 : kNumberBits - (kNumberBits >> 8);
   }
   template <bool kUnsigned>
-  KVC_DEVICE void Add(const uint4& a, const uint2& a_low, const uint32_t (&b)[2]) {
+  KVC_DEVICE void Add(const uint4& a, const uint4& a_low, const uint32_t (&b)[2]) {
     MmaCodes<kUnsigned>(upper, {a.x, a.y, a.z, a.w}, b, upper);
-    MmaCodes<kUnsigned>(low, {a_low.x, 0, a_low.y, 0}, b, low);
+    MmaCodes<kUnsigned>(low, {a_low.x, a_low.y, a_low.z, a_low.w}, b, low);
   }
-  // Of query head u and column 2 v + i.
-  KVC_DEVICE float Of(int i) const { return Joined(upper[i], upper[i + 2], low[i]); }
+  // Of query head u and column 2 v + i, in units of the middle digit.
+  KVC_DEVICE float Of(int i) const {
+    const float high = NumberOf(upper[i]) - (kNumber + 128 + kNumber / 256);
+    return high * 256 + NumberOf(upper[i + 2] + (low[i] >> 8));
+  }
+
+ private:
+  KVC_DEVICE static float NumberOf(int32_t bits) { return __uint_as_float(static_cast<uint32_t>(bits)); }
 };
+
+// Of codes of four bits in a word those with even numbers and those with odd ones, 16 times as large.
+KVC_DEVICE uint32_t EvenCodes(uint32_t x) { return x << 4 & 0xf0f0f0f0u; }
+KVC_DEVICE uint32_t OddCodes(uint32_t x) { return x & 0xf0f0f0f0u; }
 
 // Codes of 32 entries in shared memory, a row an entry. Its chunks of 16 bytes lie so that those of eight
 // rows meet no bank twice.
@@ -68,11 +75,23 @@ struct Rows {
   KVC_DEVICE static void Load(const uint8_t* rows, int chunk, uint32_t (&m)[4]) {
     LoadMatrices<kTransposed>(m, reinterpret_cast<const uint16_t*>(rows + PlaceOf(Lane(), chunk)));
   }
+  // Right factors of keys: of rows 8 m + u, four or eight of 32 dimensions.
+  KVC_DEVICE static void LoadKeys(const uint8_t* rows, int step, uint32_t (&b)[4][2]) {
+    uint32_t m[4];
+    if constexpr (kBits == 4) {
+      Load<false>(rows, step, m);
+      KVC_UNROLL
+      for (int i = 0; i < 4; ++i) b[i][0] = EvenCodes(m[i]), b[i][1] = OddCodes(m[i]);
+    } else {
+      KVC_UNROLL
+      for (int i = 0; i < 4; i += 2) {
+        const int row = 8 * i + Lane() / 16 * 8 + Lane() % 8, chunk = 2 * step + Lane() / 8 % 2;
+        LoadMatrices<false>(m, reinterpret_cast<const uint16_t*>(rows + PlaceOf(row, chunk)));
+        b[i][0] = m[0], b[i][1] = m[1], b[i + 1][0] = m[2], b[i + 1][1] = m[3];
+      }
+    }
+  }
 };
-
-// Of codes of four bits in a word those with even numbers and those with odd ones, 16 times as large.
-KVC_DEVICE uint32_t EvenCodes(uint32_t x) { return x << 4 & 0xf0f0f0f0u; }
-KVC_DEVICE uint32_t OddCodes(uint32_t x) { return x & 0xf0f0f0f0u; }
 
 // A form of pages: bits of codes, dimensions of a head and of those that share a scale.
 template <int kBitsOfKeys, int kBitsOfValues, int kDimensions, int kGroup>
@@ -83,7 +102,9 @@ struct CodeForm {
                        kOfGroup = kGroup, kGroups = kDims / kGroup;
   static constexpr int kScaleBytes = 2 * kGroups;
   static constexpr int kRoundBytes = kEntries * (Keys::kBytes + Values::kBytes);
-  static constexpr int kStages = kRoundBytes < 4096 ? 3 : 2;
+  // Blocks of a multiprocessor, by the registers that they take, and stages, so that 40 KiB are on their way.
+  static constexpr int kBlocks = kDims == 64 || (kRoundBytes <= 4096 && kGroups == 4) ? 3 : 2,
+                       kStages = kBlocks * kAttendWarps * kRoundBytes < 40 << 10 ? 3 : 2;
 };
 
 // What a warp reads of 32 entries.
@@ -111,52 +132,56 @@ struct Stage {
 template <typename Form>
 class CodeReader {
  public:
-  KVC_DEVICE CodeReader(const Pages& pages, int32_t end, bool positions)
+  KVC_DEVICE CodeReader(const Pages& pages, int32_t end)
       : f_(&pages.format()),
-        keys_(pages.Base() + f_->keys),
+        base_(pages.Base()),
         ids_(pages.head().ids),
-        page_bytes_(static_cast<int32_t>(f_->bytes)),
-        to_value_(static_cast<int32_t>(f_->values - f_->keys)),
+        page_bytes_(static_cast<uint32_t>(f_->bytes)),
+        values_(static_cast<int32_t>(f_->values)),
+        key_scales_(static_cast<int32_t>(f_->key_scales)),
+        value_scales_(static_cast<int32_t>(f_->value_scales)),
         slots_(static_cast<uint32_t>(f_->slots)),
+        of_slots_(~0u / slots_),
         end_(end),
-        whole_(slots_ % kEntries == 0),
-        positions_(positions) {}
+        whole_(slots_ % kEntries == 0) {}
 
   KVC_DEVICE void LookUp(int32_t at) {
     if (at >= end_) return;
-    const auto entry = static_cast<uint32_t>(whole_ ? at + Lane() : min(at + Lane(), end_ - 1)),
-               page = entry / slots_;
-    id_ = ids_[page], index_ = static_cast<int32_t>(entry - page * slots_);
+    const auto entry = static_cast<uint32_t>(whole_ ? at + Lane() : min(at + Lane(), end_ - 1));
+    auto page = static_cast<uint32_t>(uint64_t{entry} * of_slots_ >> 32);  // or one less than it is
+    if (entry - page * slots_ >= slots_) ++page;
+    id_ = static_cast<uint32_t>(ids_[page]), index_ = static_cast<int32_t>(entry - page * slots_);
   }
   // Asks for the entries that have been looked up. Behind the last one comes itself, or what is there.
-  KVC_DEVICE void Fetch(int32_t at, Stage<Form>* to) const {
+  KVC_DEVICE void Fetch(int32_t at, bool positions, Stage<Form>* to) const {
     if (at >= end_) return;
-    const uint8_t* key = keys_ + static_cast<int64_t>(id_) * page_bytes_;
+    const uint8_t* page = base_ + uint64_t{id_} * page_bytes_;
+    const uint8_t *keys = page, *values = page + values_;
     if (whole_) {
       const int32_t first = index_ - Lane();
-      FetchRound<typename Form::Keys>(key + first * Form::Keys::kBytes, to->keys);
-      FetchRound<typename Form::Values>(key + to_value_ + first * Form::Values::kBytes, to->values);
+      FetchRound<typename Form::Keys>(keys + first * Form::Keys::kBytes, to->keys);
+      FetchRound<typename Form::Values>(values + first * Form::Values::kBytes, to->values);
     } else {
-      FetchRows<typename Form::Keys>(key + index_ * Form::Keys::kBytes, to->keys);
-      FetchRows<typename Form::Values>(key + to_value_ + index_ * Form::Values::kBytes, to->values);
+      FetchRows<typename Form::Keys>(keys + index_ * Form::Keys::kBytes, to->keys);
+      FetchRows<typename Form::Values>(values + index_ * Form::Values::kBytes, to->values);
     }
-    const uint8_t* page = key - f_->keys;
     const int32_t scale = (Form::kGroups == 1 ? index_ & ~1 : index_) * Form::kScaleBytes;
     constexpr int kBytes = 4 * Stage<Form>::kScaleWords;
-    CopyLater<kBytes>(to->key_scales[Lane()], page + f_->key_scales + scale);
-    CopyLater<kBytes>(to->value_scales[Lane()], page + f_->value_scales + scale);
+    CopyLater<kBytes>(to->key_scales[Lane()], page + (key_scales_ + scale));
+    CopyLater<kBytes>(to->value_scales[Lane()], page + (value_scales_ + scale));
     if (f_->seen_masks) CopyLater<4>(to->seen + Lane(), page + f_->seen + 4 * index_);
-    if (positions_ || at == 0) CopyLater<4>(to->positions + Lane(), page + f_->positions + 4 * index_);
+    if (positions || at == 0) CopyLater<4>(to->positions + Lane(), page + f_->positions + 4 * index_);
   }
 
  private:
   // Rows of 32 entries that lie behind each other.
   template <typename Rows>
   KVC_DEVICE static void FetchRound(const uint8_t* from, uint8_t* to) {
+    from += 16 * Lane();
     KVC_UNROLL
     for (int i = 0; i < Rows::kChunks; ++i) {
-      const int chunk = i * kWarp + Lane();
-      CopyLater<16>(to + Rows::PlaceOf(chunk / Rows::kChunks, chunk % Rows::kChunks), from + 16 * chunk);
+      const int row = i * (kWarp / Rows::kChunks) + Lane() / Rows::kChunks;
+      CopyLater<16>(to + Rows::PlaceOf(row, Lane() % Rows::kChunks), from + 16 * kWarp * i);
     }
   }
   // mine: of the lane's entry.
@@ -171,12 +196,15 @@ class CodeReader {
   }
 
   const PageFormat* f_;
-  const uint8_t* keys_;  // of page 0
+  const uint8_t* base_;
   const int32_t* ids_;
-  int32_t page_bytes_, to_value_;
-  uint32_t slots_;
-  int32_t end_, id_ = 0, index_ = 0;
-  bool whole_, positions_;
+  uint32_t page_bytes_;
+  int32_t values_, key_scales_, value_scales_;  // of a page
+  uint32_t slots_, of_slots_;                   // of_slots_: of 2^32
+  int32_t end_;
+  uint32_t id_ = 0;
+  int32_t index_ = 0;
+  bool whole_;
 };
 
 // A warp's part of shared memory.
@@ -213,8 +241,7 @@ template <typename Form>
 struct QueryDigits {
   static constexpr int kSteps = Form::kDims / 32;
   static constexpr float kMost = 127 << 16;  // in units
-  uint4 upper[kSteps][kWarp];
-  uint2 low[kSteps][kWarp];
+  uint4 upper[kSteps][kWarp], low[kSteps][kWarp];
 
   // [n, D], by the warps of a block; heads from n on are zero. Returns the unit of query head u.
   KVC_DEVICE float Load(const float* q, int32_t n) {
@@ -254,7 +281,7 @@ struct QueryDigits {
           a[0][digit] = PickBytes<0x6420>(first, second), a[1][digit] = PickBytes<0x7531>(first, second);
         }
       }
-      upper[s][Lane()] = {a[0][2], a[0][1], a[1][2], a[1][1]}, low[s][Lane()] = {a[0][0], a[1][0]};
+      upper[s][Lane()] = {a[0][2], a[0][1], a[1][2], a[1][1]}, low[s][Lane()] = {a[0][0], 0, a[1][0], 0};
     }
     return __fdiv_rn(most, kMost) + nothing;
   }
@@ -263,26 +290,18 @@ struct QueryDigits {
   KVC_DEVICE void Times(const WarpRoom<Form>& room, const Stage<Form>& stage, float (&z)[8]) const {
     KVC_UNROLL
     for (int i = 0; i < 8; ++i) z[i] = 0;
-    KVC_UNROLL
+    KVC_UNROLL_BY(2)
     for (int g = 0; g < Form::kGroups; ++g) {
       DigitSums sums[4];
       KVC_UNROLL
       for (int m = 0; m < 4; ++m) sums[m].Begin();
       KVC_UNROLL
       for (int s = g * (Form::kOfGroup / 32); s < (g + 1) * (Form::kOfGroup / 32); ++s) {
-        const uint4 a = upper[s][Lane()];
-        const uint2 a_low = low[s][Lane()];
-        uint32_t first[4], second[4];
-        Form::Keys::template Load<false>(stage.keys, Form::kKeyBits == 4 ? s : 2 * s, first);
-        if (Form::kKeyBits == 8) Form::Keys::template Load<false>(stage.keys, 2 * s + 1, second);
+        const uint4 a = upper[s][Lane()], a_low = low[s][Lane()];
+        uint32_t b[4][2];
+        Form::Keys::LoadKeys(stage.keys, s, b);
         KVC_UNROLL
-        for (int m = 0; m < 4; ++m) {
-          if constexpr (Form::kKeyBits == 4) {
-            sums[m].template Add<false>(a, a_low, {EvenCodes(first[m]), OddCodes(first[m])});
-          } else {
-            sums[m].template Add<false>(a, a_low, {first[m], second[m]});
-          }
-        }
+        for (int m = 0; m < 4; ++m) sums[m].template Add<false>(a, a_low, b[m]);
       }
       KVC_UNROLL
       for (int m = 0; m < 4; ++m) {
@@ -308,8 +327,7 @@ KVC_DEVICE int FirstOfSums(int r) {
 
 // e: exponentials of the lane's entries. The left factors of a product with the values of a group.
 struct Weights {
-  uint4 upper;
-  uint2 low;
+  uint4 upper, low;
   float unit;  // of the middle digit
 
   template <typename Form>
@@ -330,7 +348,7 @@ struct Weights {
     for (int i = 0; i < 8; ++i) digits[i / 4][i % 4] = __float_as_uint(x[i] * scale + 0x1p23f);
     KVC_UNROLL
     for (int i = 0; i < 2; ++i) Transpose(digits[i], a[i]);
-    upper = {a[0][2], a[0][1], a[1][2], a[1][1]}, low = {a[0][0], a[1][0]};
+    upper = {a[0][2], a[0][1], a[1][2], a[1][1]}, low = {a[0][0], AnyBits(), a[1][0], AnyBits()};
   }
 };
 
@@ -385,8 +403,7 @@ struct CodesShared {
 
 // Block (item, chunk of query heads).
 template <typename Form>
-__global__ void __launch_bounds__(kAttendThreads, Form::kRoundBytes > 6144 ? 2 : 3)
-    attend_step_codes(const StepParams p) {
+__global__ void __launch_bounds__(kAttendThreads, Form::kBlocks) attend_step_codes(const StepParams p) {
   constexpr int kStages = Form::kStages, kStep = kAttendWarps * kEntries;
   KVC_SHARED(CodesShared<Form>, shared);
   LetNextBegin();
@@ -396,11 +413,11 @@ __global__ void __launch_bounds__(kAttendThreads, Form::kRoundBytes > 6144 ? 2 :
   const RowParams& row = p.rows[work.item.row];
   const Pages pages(row.read, work.item.head);
   WarpRoom<Form>& room = shared->rooms[WarpOfBlock()];
-  CodeReader<Form> reader(pages, end, p.window > 0);
+  CodeReader<Form> reader(pages, end);
   int32_t at = work.item.begin + WarpOfBlock() * kEntries;
   for (int i = 0; i < kStages - 1; ++i) {
     reader.LookUp(at + i * kStep);
-    reader.Fetch(at + i * kStep, room.stages + i);
+    reader.Fetch(at + i * kStep, p.window > 0, room.stages + i);
     CloseCopies();
   }
   reader.LookUp(at + (kStages - 1) * kStep);
@@ -413,7 +430,7 @@ __global__ void __launch_bounds__(kAttendThreads, Form::kRoundBytes > 6144 ? 2 :
   for (int i = 0; at < end; at += kStep, i = i + 1 == kStages ? 0 : i + 1) {
     AwaitCopies<kStages - 2>();
     __syncwarp();  // and nobody reads of the round before any more
-    reader.Fetch(at + (kStages - 1) * kStep, room.stages + (i == 0 ? kStages - 1 : i - 1));
+    reader.Fetch(at + (kStages - 1) * kStep, p.window > 0, room.stages + (i == 0 ? kStages - 1 : i - 1));
     CloseCopies();
     reader.LookUp(at + kStages * kStep);
     const Stage<Form>& stage = room.stages[i];

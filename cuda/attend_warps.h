@@ -30,13 +30,27 @@ class Sight {
   // `scale` times as large.
   template <int N>
   KVC_DEVICE void Logits(const StepParams& p, float scale, int32_t at, int32_t n, float (&z)[N]) const {
-    uint32_t mine = masks_ ? first_ < 32 ? mask_ >> first_ : 0u : ~0u;
-    if (windows_ && position_ < oldest_) mine = 0;
     KVC_UNROLL
-    for (int i = 0; i < N; ++i) {
-      const int entry = EntryOfLogit(i);
-      const uint32_t seen = masks_ || windows_ ? __shfl_sync(kAllLanes, mine, entry) : ~0u;
-      z[i] = entry < n && (seen >> RowOfLane() & 1) != 0 ? Capped(z[i] * scale, p.cap) : -Infinity();
+    for (int i = 0; i < N; ++i) z[i] *= scale;
+    if (p.cap > 0) {
+      KVC_UNROLL
+      for (int i = 0; i < N; ++i) z[i] = Capped(z[i], p.cap);
+    }
+    uint32_t hidden = 0;
+    if (masks_ || windows_) {
+      uint32_t mine = masks_ ? first_ < 32 ? mask_ >> first_ : 0u : ~0u;
+      if (windows_ && position_ < oldest_) mine = 0;
+      KVC_UNROLL
+      for (int i = 0; i < N; ++i)
+        hidden |= (~__shfl_sync(kAllLanes, mine, EntryOfLogit(i)) >> RowOfLane() & 1) << i;
+    }
+    if (n < 4 * N) {
+      KVC_UNROLL
+      for (int i = 0; i < N; ++i) hidden |= (EntryOfLogit(i) < n ? 0u : 1u) << i;
+    }
+    if (hidden != 0) {
+      KVC_UNROLL
+      for (int i = 0; i < N; ++i) z[i] = (hidden >> i & 1) != 0 ? -Infinity() : z[i];
     }
     if (at > 0) return;
     const float more = LogitOfRest(__shfl_sync(kAllLanes, position_, 0));
@@ -85,17 +99,18 @@ KVC_DEVICE void WriteLogits(const StepParams& p, int32_t at, const float (&z)[N]
 struct WarpSoftmax {
   float m = -Infinity(), l = 0;
 
-  // Logits become exponentials. What earlier sums are multiplied by.
+  // Logits become exponentials, of those that are -infinity 0. What earlier sums are multiplied by.
   template <int N>
   KVC_DEVICE float Add(float (&z)[N]) {
     float most = z[0];
     KVC_UNROLL
     for (int i = 1; i < N; ++i) most = fmaxf(most, z[i]);
-    const float top = fmaxf(m, QuadMax(most)), keep = m == -Infinity() ? 0.0f : expf(m - top);
+    const float top = fmaxf(m, QuadMax(most)), one = top == -Infinity() ? 0.0f : top,
+                keep = QuickExp(m - one);
     float sum = 0;
     KVC_UNROLL
     for (int i = 0; i < N; ++i) {
-      z[i] = z[i] == -Infinity() ? 0.0f : expf(z[i] - top);
+      z[i] = QuickExp(z[i] - one);
       sum += z[i];
     }
     m = top, l = l * keep + sum;
