@@ -17,7 +17,7 @@
 //
 // Bytes of an entry, with a scale for 32 numbers: 2.125 D in eight bits, 1.125 D in four. Products of 16 x 8
 // x 32 for 32 entries: D / 2.
-#include "cuda/attend_warps.h"
+#include "cuda/attend_halves.h"
 #include "cuda/launch.h"
 
 namespace kvc::cuda {
@@ -290,7 +290,7 @@ struct QueryDigits {
   KVC_DEVICE void Times(const WarpRoom<Form>& room, const Stage<Form>& stage, float (&z)[8]) const {
     KVC_UNROLL
     for (int i = 0; i < 8; ++i) z[i] = 0;
-    KVC_UNROLL_BY(2)
+    KVC_UNROLL_BY(1)
     for (int g = 0; g < Form::kGroups; ++g) {
       DigitSums sums[4];
       KVC_UNROLL
@@ -400,18 +400,18 @@ struct CodesShared {
     WarpParts<Form::kDims> parts;
   };
 };
-
-// Block (item, chunk of query heads).
 template <typename Form>
-__global__ void __launch_bounds__(kAttendThreads, Form::kBlocks) attend_step_codes(const StepParams p) {
+union CodesOrRing {
+  CodesShared<Form> codes;
+  HalvesShared<F16Halves, Form::kDims> ring;
+};
+
+// The attention of a block's item, a part of the pages' entries.
+template <typename Form>
+KVC_DEVICE void AttendCodes(const StepParams& p, const Pages& pages, CodesShared<Form>* shared) {
   constexpr int kStages = Form::kStages, kStep = kAttendWarps * kEntries;
-  KVC_SHARED(CodesShared<Form>, shared);
-  LetNextBegin();
-  WaitForEarlier();
   const Work work(p);
   const int32_t end = work.item.end;
-  const RowParams& row = p.rows[work.item.row];
-  const Pages pages(row.read, work.item.head);
   WarpRoom<Form>& room = shared->rooms[WarpOfBlock()];
   CodeReader<Form> reader(pages, end);
   int32_t at = work.item.begin + WarpOfBlock() * kEntries;
@@ -421,7 +421,7 @@ __global__ void __launch_bounds__(kAttendThreads, Form::kBlocks) attend_step_cod
     CloseCopies();
   }
   reader.LookUp(at + (kStages - 1) * kStep);
-  Sight sight(pages.format().seen_masks, p.window, row.position, work.first);
+  Sight sight(pages.format().seen_masks, p.window, p.rows[work.item.row].position);
   WarpSoftmax softmax;
   float sums[Form::kDims / 16][4] = {};
   const float scale = shared->queries.Load(p.turned + work.head * Form::kDims, work.n_heads) * 256 *
@@ -432,15 +432,15 @@ __global__ void __launch_bounds__(kAttendThreads, Form::kBlocks) attend_step_cod
     __syncwarp();  // and nobody reads of the round before any more
     reader.Fetch(at + (kStages - 1) * kStep, p.window > 0, room.stages + (i == 0 ? kStages - 1 : i - 1));
     CloseCopies();
-    reader.LookUp(at + kStages * kStep);
     const Stage<Form>& stage = room.stages[i];
     room.UnpackScales(stage, end - at);
-    sight.Fetch(stage, at);
     __syncwarp();
     float z[8];
     shared->queries.Times(room, stage, z);
+    sight.Fetch(p, stage, at);
     sight.Logits(p, scale, at, end - at, z);
     if (p.logits != nullptr) WriteLogits(p, at, z);
+    reader.LookUp(at + kStages * kStep);
     const float keep = softmax.Add(z);
     if (keep != 1) {
       KVC_UNROLL
@@ -451,6 +451,21 @@ __global__ void __launch_bounds__(kAttendThreads, Form::kBlocks) attend_step_cod
   AwaitCopies<0>();
   __syncthreads();
   JoinWarps<Form::kDims>(p, softmax, sums, 1, FirstOfSums<Form>, &shared->parts);
+}
+
+// Block (item, chunk of query heads).
+template <typename Form>
+__global__ void __launch_bounds__(kAttendThreads, Form::kBlocks) attend_step_codes(const StepParams p) {
+  KVC_SHARED(CodesOrRing<Form>, shared);
+  LetNextBegin();
+  WaitForEarlier();
+  const Work work(p);
+  const Pages pages(p.rows[work.item.row].read, work.item.head);
+  if (work.item.begin >= pages.main_len()) {
+    AttendHalves<false>(p, HalvesRun::Ring(pages), &shared->ring);
+    return;
+  }
+  AttendCodes<Form>(p, pages, &shared->codes);
 }
 
 // f(form) of the pages.
@@ -473,7 +488,7 @@ void WithForm(const PageFormat& f, F&& then) {
 
 template <typename Form>
 void AddForm(KernelLoader* loader) {
-  KVC_ADD_STEP(loader, attend_step_codes<Form>, sizeof(CodesShared<Form>));
+  KVC_ADD_STEP(loader, attend_step_codes<Form>, sizeof(CodesOrRing<Form>));
 }
 template <int kKeyBits, int kValueBits>
 void AddForms(KernelLoader* loader) {
@@ -504,7 +519,7 @@ cudaError_t AttendSegmentsCodes(const StepParams& p, const PageFormat& f, int32_
   cudaError_t error = cudaErrorInvalidValue;
   WithForm(f, [&](auto form) {
     using Form = decltype(form);
-    error = KVC_LAUNCH_EARLY(attend_step_codes<Form>, grid, dim3(kAttendThreads), sizeof(CodesShared<Form>),
+    error = KVC_LAUNCH_EARLY(attend_step_codes<Form>, grid, dim3(kAttendThreads), sizeof(CodesOrRing<Form>),
                              stream, p);
   });
   return error;

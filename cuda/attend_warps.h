@@ -12,19 +12,20 @@ constexpr int kHeads = 8;  // query heads of a product, one a row
 // Lane (u, v) = (lane / 4, lane % 4) of a warp; its i-th entry of 16 or 32, of the logits that it has.
 KVC_DEVICE int RowOfLane() { return Lane() / 4; }
 KVC_DEVICE int QuadOfLane() { return Lane() % 4; }
+KVC_DEVICE int32_t FirstHeadOfBlock() { return static_cast<int32_t>(blockIdx.y) * kHeads; }
 KVC_DEVICE int EntryOfLogit(int i) { return i / 2 * 8 + 2 * QuadOfLane() + i % 2; }
 
 // Which entries query heads see, and what the lane has read of its own to know that.
 class Sight {
  public:
-  KVC_DEVICE Sight(bool masks, int32_t window, int32_t newest, int32_t first)
-      : masks_(masks), windows_(window > 0), oldest_(newest - window + 1), first_(first) {}
+  KVC_DEVICE Sight(bool masks, int32_t window, int32_t newest)
+      : masks_(masks), oldest_(newest - window + 1) {}
 
   // Of entries from `at` on, which `reader` has looked up.
   template <typename Reader>
-  KVC_DEVICE void Fetch(const Reader& reader, int32_t at) {
+  KVC_DEVICE void Fetch(const StepParams& p, const Reader& reader, int32_t at) {
     if (masks_) mask_ = reader.Seen();
-    if (windows_ || at == 0) position_ = reader.Position();
+    if (p.window > 0 || at == 0) position_ = reader.Position();
   }
   // z: products of the lane's query head with the keys of its entries, of n from `at` on. They become logits,
   // `scale` times as large.
@@ -37,9 +38,10 @@ class Sight {
       for (int i = 0; i < N; ++i) z[i] = Capped(z[i], p.cap);
     }
     uint32_t hidden = 0;
-    if (masks_ || windows_) {
-      uint32_t mine = masks_ ? first_ < 32 ? mask_ >> first_ : 0u : ~0u;
-      if (windows_ && position_ < oldest_) mine = 0;
+    if (masks_ || p.window > 0) {
+      const int32_t first = FirstHeadOfBlock();
+      uint32_t mine = masks_ ? first < 32 ? mask_ >> first : 0u : ~0u;
+      if (p.window > 0 && position_ < oldest_) mine = 0;
       KVC_UNROLL
       for (int i = 0; i < N; ++i)
         hidden |= (~__shfl_sync(kAllLanes, mine, EntryOfLogit(i)) >> RowOfLane() & 1) << i;
@@ -58,8 +60,8 @@ class Sight {
   }
 
  private:
-  bool masks_, windows_;
-  int32_t oldest_, first_;
+  bool masks_;
+  int32_t oldest_;
   uint32_t mask_ = 0;
   int32_t position_ = 0;
 };
@@ -73,7 +75,7 @@ struct Work {
   KVC_DEVICE explicit Work(const StepParams& p)
       : item(p.items[blockIdx.x]),
         group(p.n_heads / p.n_kv_heads),
-        first(static_cast<int32_t>(blockIdx.y) * kHeads),
+        first(FirstHeadOfBlock()),
         n_heads(min(kHeads, group - first)),
         head(static_cast<int64_t>(item.row) * p.n_heads + item.head * group + first) {}
 };
@@ -130,7 +132,7 @@ struct WarpParts {
 template <int kDims, typename First>
 KVC_DEVICE void JoinWarps(const StepParams& p, const WarpSoftmax& mine, const float (&sums)[kDims / 16][4],
                           float unit, First&& first, WarpParts<kDims>* s) {
-  const int warp = WarpOfBlock(), u = RowOfLane();
+  const int thread = ThreadOfBlockAgain(), warp = thread / kWarp, u = RowOfLane();
   const auto greatest = [s](int h) {
     float m = s->m[0][h];
     for (int w = 1; w < kAttendWarps; ++w) m = fmaxf(m, s->m[w][h]);
@@ -148,13 +150,13 @@ KVC_DEVICE void JoinWarps(const StepParams& p, const WarpSoftmax& mine, const fl
   __syncthreads();
   const Work work(p);
   float* part = p.partial + static_cast<int64_t>(blockIdx.x) * work.group * (kDims + 2);
-  for (int h = ThreadOfBlock(); h < work.n_heads; h += kAttendThreads) {
+  for (int h = thread; h < work.n_heads; h += kAttendThreads) {
     float all = 0;
     for (int w = 0; w < kAttendWarps; ++w) all += s->l[w][h];
     part[work.first + h] = greatest(h), part[work.group + work.first + h] = all;
   }
   float* out = part + 2 * work.group + static_cast<int64_t>(work.first) * kDims;
-  for (int i = ThreadOfBlock(); i < work.n_heads * kDims; i += kAttendThreads) {
+  for (int i = thread; i < work.n_heads * kDims; i += kAttendThreads) {
     float all = 0;
     for (int w = 0; w < kAttendWarps; ++w) all += s->sums[w][i / kDims][i % kDims];
     out[i] = all;

@@ -44,7 +44,8 @@ class Pages {
 
   KVC_DEVICE const PageFormat& format() const { return *f_; }
   KVC_DEVICE Head& head() const { return *h_; }
-  KVC_DEVICE int32_t ring_slots() const { return h_->ring < 0 ? 0 : layer_->formats[h_->ring].f.slots; }
+  KVC_DEVICE const Format& ring() const { return layer_->formats[h_->ring]; }  // where there is one
+  KVC_DEVICE int32_t ring_slots() const { return h_->ring < 0 ? 0 : ring().f.slots; }
   KVC_DEVICE int32_t main_len() const { return h_->len; }
   KVC_DEVICE int32_t ring_len() const { return h_->ring < 0 ? 0 : h_->ring_len; }
   KVC_DEVICE int32_t len() const { return main_len() + ring_len(); }
@@ -55,7 +56,7 @@ class Pages {
     return {Base() + static_cast<int64_t>(h_->ids[slot / f_->slots]) * f_->bytes, f_, slot % f_->slots};
   }
   KVC_DEVICE Slot RingSlot(int32_t slot) const {
-    const Format& r = layer_->formats[h_->ring];
+    const Format& r = ring();
     return {r.base + static_cast<int64_t>(h_->ring_page) * r.f.bytes, &r.f, slot};
   }
   KVC_DEVICE Slot Ring(int32_t i) const {

@@ -350,7 +350,8 @@ class Wave {
     return AttendSegments(p, n_items, stream);
   }
   // How all heads are stored, but for what lies beside keys and values and how many are in a page; null: in
-  // several forms, with rings, or with keys that do not lie turned.
+  // several forms, with rings that are not for the tensor cores beside such codes, or with keys that do not
+  // lie turned.
   const PageFormat* CommonForm() const {
     const PageFormat* first = nullptr;
     for (int32_t r = 0; r < n_; ++r) {
@@ -360,7 +361,10 @@ class Wave {
         const PageFormat& f = c.layout->formats[static_cast<size_t>(MainFormat(c, head))];
         if (first == nullptr) first = &f;
         if (f.coding != first->coding || f.type != first->type || f.value_type() != first->value_type() ||
-            f.group != first->group || RingFormat(c, head) >= 0 || c.rotated[head] == 0)
+            f.group != first->group || c.rotated[head] == 0)
+          return nullptr;
+        const int32_t ring = RingFormat(c, head);
+        if (ring >= 0 && !(f.coded() && IsForRings(c.layout->formats[static_cast<size_t>(ring)])))
           return nullptr;
       }
     }

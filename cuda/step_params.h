@@ -104,12 +104,13 @@ struct StepParams {
 
 // The attention of all segments into `partial`, and logits where they are wanted.
 cudaError_t AttendSegments(const StepParams& p, int32_t n_items, CudaStream& stream);
-// The same on the tensor cores, where all heads are stored in pages for it, of one form, without rings and
-// with keys that lie turned: pages of numbers of 16 bits, and of codes. Segments begin at multiples of a
-// tile.
+// The same on the tensor cores, where all heads are stored in pages for it, of one form, with keys that lie
+// turned: pages of numbers of 16 bits, and of codes, beside which there may be rings of f16. Segments of pages
+// begin at multiples of a tile.
 bool IsForMma(const PageFormat& f);
 cudaError_t AttendSegmentsMma(const StepParams& p, const PageFormat& f, int32_t n_items, CudaStream& stream);
 bool IsForCodes(const PageFormat& f);
+inline bool IsForRings(const PageFormat& f) { return f.type == KvType::kF16 && IsForMma(f); }
 cudaError_t AttendSegmentsCodes(const StepParams& p, const PageFormat& f, int32_t n_items,
                                 CudaStream& stream);
 // The pages that the attention of every head reads, where it reads a part.

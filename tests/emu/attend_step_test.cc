@@ -45,6 +45,7 @@ struct Case {
   int32_t window = 0;
   float cap = 0, queries = 1;
   int32_t spread = 0;  // of vectors: values are up to 2^spread times larger and smaller, keys only smaller
+  int32_t ring = 0;    // entries of a head that lie in a ring of f16, which begins in the middle
   int32_t hidden = 0;  // so many entries, which nobody sees, have values 2^12 times as large
 
   std::string Name() const {
@@ -52,7 +53,7 @@ struct Case {
            ", pages of " + std::to_string(slots) + ", segments of " + std::to_string(segment) +
            (seen ? ", masks" : "") + (logits ? ", logits" : "") + (chooses ? ", chosen pages" : "") +
            (rest ? ", rest" : "") + (window > 0 ? ", window" : "") + (cap > 0 ? ", cap" : "") +
-           (spread > 0 ? ", spread" : "") + (hidden > 0 ? ", hidden" : "");
+           (spread > 0 ? ", spread" : "") + (hidden > 0 ? ", hidden" : "") + (ring > 0 ? ", ring" : "");
   }
 };
 
@@ -67,7 +68,12 @@ class Step {
     int32_t n_pages = 0;
     for (const int32_t len : c.lens) n_pages += PagesOf(len);
     memory_.assign(static_cast<size_t>(n_pages * form_.bytes) / 8, ~uint64_t{0});
-    format_ = {form_, reinterpret_cast<uint8_t*>(memory_.data())};
+    formats_[0] = {form_, reinterpret_cast<uint8_t*>(memory_.data())};
+    PageFormat& ring = formats_[1].f;
+    ring.d = c.form.d, ring.slots = c.ring + 3, ring.seen_masks = c.seen;
+    ring.Lay();
+    ring_memory_.assign(static_cast<size_t>(ring.bytes) / 8 * c.lens.size(), ~uint64_t{0});
+    formats_[1].base = reinterpret_cast<uint8_t*>(ring_memory_.data());
     std::vector<int32_t> ids(static_cast<size_t>(n_pages));
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
     std::shuffle(ids.begin(), ids.end(), random_);
@@ -77,6 +83,10 @@ class Step {
       for (int32_t i = 0; i < PagesOf(c.lens[h]); ++i) ids_[h].push_back(ids.back()), ids.pop_back();
       heads_[h] = {};
       heads_[h].len = c.lens[h], heads_[h].rotated = 1, heads_[h].ring = -1, heads_[h].ids = ids_[h].data();
+      if (c.ring > 0) {
+        heads_[h].ring = 1, heads_[h].ring_page = static_cast<int32_t>(c.lens.size() - 1 - h);
+        heads_[h].ring_start = c.ring / 2, heads_[h].ring_len = c.ring;
+      }
       Fill(h);
       read_[h] = heads_[h];
       if (c.chooses) Choose(h);
@@ -113,13 +123,13 @@ class Step {
     return partial.data() + item * static_cast<size_t>(c_.group * (c_.form.d + 2));
   }
   void Fill(size_t h) {
-    const CacheLayer layer{-1, 0, 0, &heads_[h], &format_};
+    const CacheLayer layer{-1, 0, 0, &heads_[h], formats_};
     const Pages pages(layer, 0);
     std::normal_distribution<float> normal;
     std::uniform_int_distribution<int> power(-c_.spread, c_.spread);
     std::vector<float> key(static_cast<size_t>(c_.form.d)), value = key;
-    for (int32_t i = 0; i < heads_[h].len; ++i) {
-      const Slot s = pages.Main(i);
+    for (int32_t i = 0; i < pages.len(); ++i) {
+      const Slot s = pages.At(pages.Physical(i));
       const int of_key = -std::abs(power(random_)), of_value = power(random_) + (i < c_.hidden ? 12 : 0);
       for (size_t j = 0; j < key.size(); ++j)
         key[j] = std::ldexp(normal(random_), of_key), value[j] = std::ldexp(normal(random_), of_value);
@@ -146,7 +156,7 @@ class Step {
       most_pages = std::max(most_pages, PagesOf(heads_[h].len)), longest = std::max(longest, heads_[h].len);
     p_.n_rows = kRows, p_.n_kv_heads = kKvHeads, p_.n_heads = kKvHeads * c_.group, p_.d = c_.form.d;
     p_.window = c_.window, p_.scale = kScale, p_.cap = c_.cap;
-    p_.stride = (longest + 3) / 4 * 4, p_.choice.stride = most_pages;
+    p_.stride = (longest + formats_[1].f.slots + 3) / 4 * 4, p_.choice.stride = most_pages;
     choice_.assign(heads_.size() * static_cast<size_t>(most_pages), 0);
     size_t id = 0;
     for (size_t h = 0; h < heads_.size(); ++h) {
@@ -160,8 +170,8 @@ class Step {
     for (int32_t r = 0; r < kRows; ++r) {
       RowParams& row = rows_[static_cast<size_t>(r)];
       row = {};
-      row.cache = {-1, 0, 0, heads_.data() + r * kKvHeads, &format_};
-      row.read = {-1, 0, 0, read_.data() + r * kKvHeads, &format_};
+      row.cache = {-1, 0, 0, heads_.data() + r * kKvHeads, formats_};
+      row.read = {-1, 0, 0, read_.data() + r * kKvHeads, formats_};
       if (c_.chooses) row.n_pages = n_pages_.data() + r * kKvHeads;
       row.position = 3 * longest / 2;
     }
@@ -178,11 +188,15 @@ class Step {
       const Pages pages(row.read, h % kKvHeads);
       for (int32_t b = 0; b < len; b += c_.segment)
         items_.push_back({h / kKvHeads, h % kKvHeads, b, std::min(b + c_.segment, len)});
-      for (int32_t i = 0; i < len; ++i) {
+      // Of a ring that has come round, its beginning lies first.
+      const int32_t start = len + c_.ring / 2, slots = pages.ring_slots(), end = start + c_.ring - len;
+      if (c_.ring > 0 && end > slots) items_.push_back({h / kKvHeads, h % kKvHeads, len, len + end - slots});
+      if (c_.ring > 0) items_.push_back({h / kKvHeads, h % kKvHeads, start, len + std::min(end, slots)});
+      for (int32_t i = 0; i < pages.len(); ++i) {
         for (int32_t q = 0; q < c_.group; ++q) {
           double sum = 0;
           for (int32_t j = 0; j < c_.form.d; ++j)
-            sum += std::fabs(double{pages.Element(pages.Main(i), 0, j)} *
+            sum += std::fabs(double{pages.Element(pages.At(pages.Physical(i)), 0, j)} *
                              double{turned_[static_cast<size_t>((h * c_.group + q) * c_.form.d + j)]});
           most_product_ = std::max(most_product_, sum);
         }
@@ -194,8 +208,8 @@ class Step {
   const Case c_;
   std::mt19937 random_{31};
   PageFormat form_;
-  Format format_;
-  std::vector<uint64_t> memory_;
+  Format formats_[2] = {};  // of pages, of rings
+  std::vector<uint64_t> memory_, ring_memory_;
   std::vector<Head> heads_, read_;
   std::vector<std::vector<int32_t>> ids_, pages_;
   std::vector<int32_t> chosen_ids_, n_pages_, choice_;
@@ -339,10 +353,25 @@ TEST_F(AttendStepTest, MasksWindowsAndWhatElseIsWanted) {
   }
 }
 
+// Entries that are not coded yet.
+TEST_F(AttendStepTest, RingsBesideCodes) {
+  for (const Form& form : kSomeCodes) {
+    Case c{form, 4, 16, kLong, 256};
+    c.ring = 33;
+    ExpectNear(c);
+    c.lens[1] = 0, c.ring = 1, c.logits = c.rest = true;
+    ExpectNear(c);
+    c.lens = kLens, c.ring = 70, c.seen = true, c.window = 61, c.group = 9;
+    ExpectNear(c);
+    c.chooses = true, c.seen = false, c.cap = 30;
+    ExpectNear(c);
+  }
+}
+
 TEST_F(AttendStepTest, TheSameBitsInEveryOrder) {
   for (const Form& form : SomeForms()) {
     Case c{form, 7, form.d == 64 ? 64 : 16, kLong, 512};
-    c.logits = true, c.seen = true;
+    c.logits = true, c.seen = true, c.ring = form.coded() ? 33 : 0;
     std::vector<float> partial, logits;
     for (const int order : {0, 0, 1, 2}) {
       emu::GetOptions().order = order;

@@ -87,8 +87,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "spindle_magnitude=0"),
     NameOf);
 
-// Heads and pages that tensor cores attend to in steps (cuda/attend_step_mma.cu): with all that methods want
-// of the attention, and with what they keep from it.
+// Heads and pages that tensor cores attend to in steps (cuda/attend_step_mma.cu, attend_step_codes.cu): with
+// all that methods want of the attention, and with what they keep from it.
 test::TinyModelOptions HeadsOf64() {
   test::TinyModelOptions options = TwoLayers();
   options.head_dim = 64;
@@ -106,7 +106,11 @@ INSTANTIATE_TEST_SUITE_P(Policies, HeadsOf64Parity,
                          testing::Values("full:kv=f16", "h2o:budget=24,kv=f16", "tova:budget=24,kv=f16",
                                          "quest:read=48,read_skip=0,kv=f16",
                                          "ahakv:budget=24,kv=f16,recent=8", "full:kv=bf16",
-                                         "snapkv:budget=24,kv=bf16,window=8", "h2o:budget=24,kv=bf16"),
+                                         "snapkv:budget=24,kv=bf16,window=8", "h2o:budget=24,kv=bf16",
+                                         "full:kv=int8,residual=0", "h2o:budget=24,kv=int8,residual=0",
+                                         "full:kv=int4,quant_group=64,residual=0",
+                                         "tova:budget=24,kv=int8,kv_values=int4,residual=0",
+                                         "ahakv:budget=24,kv=int8,recent=8", "full:kv=int8"),
                          NameOf);
 
 // Sinks join every softmax that a method sees.
