@@ -14,8 +14,8 @@ RELEASED = ["80", "87", "90"]
 ARCHITECTURES = sys.argv[2].split(",") if len(sys.argv) > 2 else RELEASED
 # Kernels that live from bandwidth or the multipliers: no spills.
 WITHOUT_LOCAL_MEMORY = ["gemv", "gemv_row", "gemv_experts", "gemm_mma", "gemm_f32", "round_rows", "split_rows",
-                        "combine", "attend_step", "attend_step_mma", "attend_prompt", "attend_prompt_half",
-                        "fold_columns", "normalise_segments", "sum_seen", "step_append",
+                        "combine", "attend_step", "attend_step_mma", "attend_step_codes", "attend_prompt",
+                        "attend_prompt_half", "fold_columns", "normalise_segments", "sum_seen", "step_append",
                         "join_segments", "norm_rows"]
 # Those that turn keys have a frame for sines of angles that are too large for the short way (40 bytes), and what is
 # kept around that call.
