@@ -18,10 +18,10 @@
 //
 // Bytes of an entry, with a scale for 32 numbers: 2.125 D in eight bits, 1.125 D in four; products of 16 x 8
 // x 32 for 32 entries: D / 2. A warp issues some 900 instructions for 32 entries of 128 numbers in eight
-// bits, 940 in four, and 550 and 570 for those of 64. By arithmetic a multiprocessor of an H200 has 1,890 and
-// 1,000 (945 and 500) while memory gives it the bytes, of an A100 2,590 and 1,370. Four bits are to be 2.8
-// times as fast as bf16, which takes 0.79 of memory's rate where bf16 has all of it. With larger groups it is
-// 560 instructions (620 in four bits) for 32 entries of 128 numbers.
+// bits, 940 in four, and 550 and 570 for those of 64; 560 and 620 for 128 numbers with one scale. Code for an
+// A100 moves registers in 100 more. By arithmetic a multiprocessor of an H200 has 1,890 and 1,000 (945 and
+// 500) while memory gives it the bytes, of an A100 2,590 and 1,370. Codes of four bits are 2.8 times as fast
+// as bf16 at 0.79 of the rate of memory that bf16 has.
 #include "cuda/attend_halves.h"
 #include "cuda/launch.h"
 

@@ -110,6 +110,74 @@ TEST_P(EmulatorTest, WarpsMultiply) {
   cudaFree(wrong);
 }
 
+// Bytes a[m][k] and b[k][n] in whole numbers.
+template <bool kUnsigned>
+__global__ void multiply_codes(int32_t* wrong) {
+  const auto left = [](int m, int k) { return (m * 37 + k * 11) % 256 - (kUnsigned ? 0 : 128); };
+  const auto right = [](int k, int n) { return (k * 29 + n * 53) % 256 - 128; };
+  const int u = Lane() / 4, v = Lane() % 4;
+  uint32_t a[4] = {}, b[2] = {};
+  for (int i = 0; i < 4; ++i) {
+    for (int byte = 0; byte < 4; ++byte) {
+      const int k = 4 * v + byte + i / 2 * 16;
+      a[i] |= static_cast<uint32_t>(static_cast<uint8_t>(left(u + i % 2 * 8, k))) << (8 * byte);
+      if (i % 2 == 0) b[i / 2] |= static_cast<uint32_t>(static_cast<uint8_t>(right(k, u))) << (8 * byte);
+    }
+  }
+  const int32_t c[4] = {1, -2, 3, 1 << 24};
+  int32_t d[4];
+  MmaCodes<kUnsigned>(d, a, b, c);
+  for (int i = 0; i < 4; ++i) {
+    int32_t sum = c[i];
+    for (int k = 0; k < 32; ++k) sum += left(u + i / 2 * 8, k) * right(k, 2 * v + i % 2);
+    if (d[i] != sum) atomicAdd(wrong, 1);
+  }
+  if (PickBytes<0x7250>(0x33221100u, 0x77665544u) != 0x77225500u) atomicAdd(wrong, 1);
+}
+
+TEST_P(EmulatorTest, WarpsMultiplyCodes) {
+  int32_t* wrong = Device<int32_t>(1);
+  *wrong = 0;
+  for (const auto kernel : {multiply_codes<false>, multiply_codes<true>})
+    ASSERT_EQ(cudaSuccess, KVC_LAUNCH(kernel, dim3(1), dim3(32), 0, stream_, wrong));
+  ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  EXPECT_EQ(0, *wrong);
+  cudaFree(wrong);
+}
+
+// Two groups of copies. What is not waited for is not there.
+__global__ void copies(const uint4* from, uint32_t* out, bool waits) {
+  KVC_SHARED(uint4, shared);
+  uint4* own = shared + 2 * Lane();
+  CopyLater<16>(own, from + Lane());
+  CloseCopies();
+  CopyLater<4>(own + 1, from + Lane());
+  CloseCopies();
+  AwaitCopies<1>();
+  out[3 * Lane()] = own->y, out[3 * Lane() + 1] = own[1].x;
+  if (waits) AwaitCopies<0>();
+  out[3 * Lane() + 2] = own[1].x;
+}
+
+TEST_P(EmulatorTest, CopiesAreLateAndWaitedFor) {
+  uint4* from = Device<uint4>(32);
+  uint32_t* out = Device<uint32_t>(96);
+  for (uint32_t i = 0; i < 32; ++i) from[i] = {i, 100 + i, 0, 0};
+  ASSERT_EQ(cudaSuccess, KVC_LAUNCH(copies, dim3(1), dim3(32), 1024, stream_, from, out, true));
+  ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  for (uint32_t i = 0; i < 32; ++i) {
+    EXPECT_EQ(100 + i, out[3 * i]);
+    EXPECT_EQ(~0u, out[3 * i + 1]);
+    EXPECT_EQ(i, out[3 * i + 2]);
+  }
+  ASSERT_EQ(cudaSuccess, KVC_LAUNCH(copies, dim3(1), dim3(32), 1024, stream_, from, out, false));
+  EXPECT_EQ(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_))
+      << "copies on their way into what is gone";
+  emu::Recover();
+  cudaFree(out);
+  cudaFree(from);
+}
+
 // c and n products of 2^-25 each, all with c's sign.
 __global__ void add_small(float c, int n, float* out) {
   const auto number = [&](int column) {
