@@ -105,8 +105,8 @@ struct StepParams {
 // The attention of all segments into `partial`, and logits where they are wanted.
 cudaError_t AttendSegments(const StepParams& p, int32_t n_items, CudaStream& stream);
 // The same on the tensor cores, where all heads are stored in pages for it, of one form, with keys that lie
-// turned: pages of numbers of 16 bits, and of codes, beside which there may be rings of f16. Segments of pages
-// begin at multiples of a tile.
+// turned: pages of numbers of 16 bits, and of codes, beside which there may be rings of f16. Segments of
+// pages begin at multiples of a tile.
 bool IsForMma(const PageFormat& f);
 cudaError_t AttendSegmentsMma(const StepParams& p, const PageFormat& f, int32_t n_items, CudaStream& stream);
 bool IsForCodes(const PageFormat& f);
