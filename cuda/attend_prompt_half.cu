@@ -119,12 +119,12 @@ KVC_DEVICE void LoadEntries(const uint16_t* entries, int32_t first, int32_t end,
   uint16_t* to = ring + first % kRing * kDims + row * kDims + (thread % kPieces ^ row % 8) * 8;
   if (first + kLoad <= end) {
     KVC_UNROLL
-    for (int i = 0; i < kLoad; i += kStride) CopyLater(to + i * kDims, from + i * kDims);
+    for (int i = 0; i < kLoad; i += kStride) CopyLater<16>(to + i * kDims, from + i * kDims);
   } else {
     KVC_UNROLL
     for (int i = 0; i < kLoad; i += kStride) {
       const bool there = first + row + i < end;
-      CopyLater(to + i * kDims, there ? from + i * kDims : entries, there);
+      CopyLater<16>(to + i * kDims, there ? from + i * kDims : entries, there);
     }
   }
 }

@@ -434,7 +434,7 @@ KVC_DEVICE void AttendCodes(const StepParams& p, const Pages& pages, CodesShared
                       Form::Keys::kUnit * p.scale;
   __syncthreads();
   for (int i = 0; at < end; at += kStep, i = i + 1 == kStages ? 0 : i + 1) {
-    AwaitCopies<kStages - 2>();
+    WaitForCopies<kStages - 2>();
     __syncwarp();  // and nobody reads of the round before any more
     reader.Fetch(at + (kStages - 1) * kStep, p.window > 0, room.stages + (i == 0 ? kStages - 1 : i - 1));
     CloseCopies();
@@ -454,7 +454,7 @@ KVC_DEVICE void AttendCodes(const StepParams& p, const Pages& pages, CodesShared
     }
     AddValues<Form>(room, stage, z, sums);
   }
-  AwaitCopies<0>();
+  WaitForCopies<0>();
   __syncthreads();
   JoinWarps<Form::kDims>(p, softmax, sums, 1, FirstOfSums<Form>, &shared->parts);
 }

@@ -132,7 +132,7 @@ struct WarpParts {
 template <int kDims, typename First>
 KVC_DEVICE void JoinWarps(const StepParams& p, const WarpSoftmax& mine, const float (&sums)[kDims / 16][4],
                           float unit, First&& first, WarpParts<kDims>* s) {
-  const int thread = ThreadOfBlockAgain(), warp = thread / kWarp, u = RowOfLane();
+  const int thread = ThreadAgain(), warp = thread / kWarp, u = RowOfLane();
   const auto greatest = [s](int h) {
     float m = s->m[0][h];
     for (int w = 1; w < kAttendWarps; ++w) m = fmaxf(m, s->m[w][h]);

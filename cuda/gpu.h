@@ -113,20 +113,15 @@ KVC_DEVICE float PowerOfTwo(float x) { return x < -126 ? 0.0f : std::exp2(x); }
 #endif
 
 // e^x in two operations (expf has eight): off by 2^-22 of it, and by 2^-24 |x|. 0 where it is below 2^-126.
-#if defined(__CUDACC__)
-KVC_DEVICE float QuickExp(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
-  return y;
-}
+KVC_DEVICE float QuickExp(float x) { return PowerOfTwo(x * 1.44269504f); }
 // In a register, whatever is in it.
+#if defined(__CUDACC__)
 KVC_DEVICE uint32_t AnyBits() {
   uint32_t x;
   asm("" : "=r"(x));
   return x;
 }
 #else
-KVC_DEVICE float QuickExp(float x) { return exp2f(x * 1.44269504f); }
 KVC_DEVICE uint32_t AnyBits() { return 0xa5c35a3cu; }
 #endif
 
@@ -328,7 +323,7 @@ KVC_DEVICE void LoadMatrices(uint32_t (&m)[4], const uint16_t* row) {
 // ---- copies to shared memory, on their way while the thread does something else (PTX: cp.async) ----
 // kBytes: 16, past the first-level cache, or 8 or 4; both places are aligned to as many. Zeros come where
 // nothing is there to be copied. CloseCopies makes a group of those that have been asked for since the last
-// one. AwaitCopies waits for the thread's own groups but the newest kGroups; others see what it has brought
+// one. WaitForCopies waits for the thread's own groups but the newest kGroups; others see what it has brought
 // once they have met it.
 #if defined(__CUDACC__)
 template <int kBytes>
@@ -350,11 +345,12 @@ KVC_DEVICE void CopyLater(void* to, const void* from, bool there) {
 }
 KVC_DEVICE void CloseCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kGroups>
-KVC_DEVICE void AwaitCopies() {
+KVC_DEVICE void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 #else
-// They happen as late as they may. Until then there are no numbers: who reads too early, or still, finds that.
+// They happen as late as they may. Until then there are no numbers: who reads too early, or still, finds
+// that.
 template <int kBytes>
 KVC_DEVICE void CopyLater(void* to, const void* from, bool there = true) {
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % kBytes != 0) std::abort();
@@ -363,10 +359,11 @@ KVC_DEVICE void CopyLater(void* to, const void* from, bool there = true) {
 }
 KVC_DEVICE void CloseCopies() { emu::CloseCopies(); }
 template <int kGroups>
-KVC_DEVICE void AwaitCopies() {
+KVC_DEVICE void WaitForCopies() {
   for (emu::Copy copy; emu::TakeCopy(kGroups, &copy);) {
     for (int i = 0; i < copy.bytes / 4; ++i)
-      static_cast<uint32_t*>(copy.to)[i] = copy.from == nullptr ? 0u : static_cast<const uint32_t*>(copy.from)[i];
+      static_cast<uint32_t*>(copy.to)[i] =
+          copy.from == nullptr ? 0u : static_cast<const uint32_t*>(copy.from)[i];
   }
 }
 #endif

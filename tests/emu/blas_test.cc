@@ -20,7 +20,7 @@
 namespace kvc {
 namespace {
 
-constexpr char kSwitch[] = "KVC_CUDA_BLAS", kRounds[] = "KVC_CUDA_ROUND";
+constexpr char kSwitch[] = "KVC_CUDA_BLAS", kRounds[] = "KVC_CUDA_ROUND", kLayers[] = "KVC_CUDA_F16_LAYERS";
 constexpr int32_t kRows = 256;
 constexpr double kOtherSide = 1.0 / 512;  // of the largest: half of the last bit of bf16
 
@@ -94,7 +94,10 @@ NetworkShape ShapeOf(const LayerCase& c) {
 // Param: whether activations become bf16, one call a product, or are two of it, a call for each.
 class BlasTest : public testing::TestWithParam<bool> {
  protected:
-  void SetUp() override { test::SetVariable(kRounds, GetParam() ? "1" : "0"); }
+  void SetUp() override {
+    test::SetVariable(kRounds, GetParam() ? "1" : "0");
+    test::SetVariable(kLayers, "0");  // nothing else is rounded
+  }
   // Of a layer and a head: q, k, v, output, gate, up, down, head.
   static int64_t OfOne() { return GetParam() ? 1 : 2; }
   static int64_t Calls() { return OfOne() * 8; }
@@ -127,7 +130,7 @@ class BlasTest : public testing::TestWithParam<bool> {
 #if defined(KVC_EMU)
   void TearDown() override { emu::GetOptions() = {}; }
 #endif
-  const test::KeptVariable kept_{kRounds};
+  const test::KeptVariable kept_{kRounds}, kept_layers_{kLayers};
 
   static std::vector<float> Random(int64_t n, uint32_t seed) {
     std::mt19937 random(seed);

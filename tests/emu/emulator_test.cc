@@ -153,9 +153,9 @@ __global__ void copies(const uint4* from, uint32_t* out, bool waits) {
   CloseCopies();
   CopyLater<4>(own + 1, from + Lane());
   CloseCopies();
-  AwaitCopies<1>();
+  WaitForCopies<1>();
   out[3 * Lane()] = own->y, out[3 * Lane() + 1] = own[1].x;
-  if (waits) AwaitCopies<0>();
+  if (waits) WaitForCopies<0>();
   out[3 * Lane() + 2] = own[1].x;
 }
 
@@ -224,7 +224,7 @@ __global__ void copies_late(const uint16_t* x, uint16_t* seen) {
   uint16_t* own = shared + ThreadOfBlock() * 24;
   for (int i = 0; i < 24; ++i) own[i] = 7;
   for (int i = 0; i < 3; ++i) {
-    CopyLater(own + 8 * i, x + 8 * i, i < 2);
+    CopyLater<16>(own + 8 * i, x + 8 * i, i < 2);
     CloseCopies();
   }
   const auto look = [&](int at) {

@@ -86,7 +86,7 @@ __global__ void copied_while_read(int32_t* x) {
   KVC_SHARED(uint16_t, shared);
   uint16_t* own = shared + 8 * ThreadOfBlock();
   for (int i = 0; i < 2; ++i) {
-    CopyLater(own, reinterpret_cast<const uint16_t*>(x + 256));
+    CopyLater<16>(own, reinterpret_cast<const uint16_t*>(x + 256));
     CloseCopies();
     WaitForCopies<0>();
     __syncthreads();
@@ -97,7 +97,7 @@ __global__ void copied_behind_barrier(int32_t* x) {
   KVC_SHARED(uint16_t, shared);
   uint16_t* own = shared + 8 * ThreadOfBlock();
   for (int i = 0; i < 2; ++i) {
-    CopyLater(own, reinterpret_cast<const uint16_t*>(x + 256));
+    CopyLater<16>(own, reinterpret_cast<const uint16_t*>(x + 256));
     CloseCopies();
     WaitForCopies<0>();
     __syncthreads();

@@ -27,9 +27,6 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
-struct alignas(8) float2 {
-  float x, y;
-};
 struct alignas(8) uint2 {
   unsigned x, y;
 };
