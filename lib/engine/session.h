@@ -66,8 +66,8 @@ class Session {
   static constexpr int64_t kAllChunks = INT64_MAX;
   // As ReadOn counts them: so many prompt tokens through all layers, at least one.
   static int64_t ChunksOf(const Model& model, int32_t n_tokens) {
-    const int64_t rows = model.device().info().prompt_rows;
-    return std::max<int64_t>((n_tokens + rows - 1) / rows, 1) * model.config().n_layers;
+    const int64_t rows = model.device().info().prompt_rows, all = int64_t{n_tokens} * model.config().n_layers;
+    return std::max<int64_t>((all + rows - 1) / rows, 1);
   }
   // policy null: keep everything.
   static Result<std::unique_ptr<Session>> Create(std::shared_ptr<const Model> model, const Policy* policy,
