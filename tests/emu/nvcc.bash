@@ -1,6 +1,7 @@
 # ./dev test --cuda and ./dev gpu read this file: NVIDIA's compiler, and what it makes of the CUDA backend.
 
-# nvcc is on the path, or where NVIDIA's packages put it, or comes from PyPI.
+# nvcc is on the path, or where NVIDIA's packages put it, or comes from PyPI; continuous integration does without it
+# where it cannot be had.
 need_nvcc() {
   local from=build-tools/cuda/nvidia/cu13 packages
   command -v nvcc >/dev/null || PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
@@ -9,8 +10,10 @@ need_nvcc() {
     need cuda
     mapfile -t packages < <(grep -E '^nvidia-(cuda-(nvcc|crt|runtime|cccl|cuobjdump)|nvvm)==' packaging/requirements.txt)
     say "installing nvcc (${packages[*]})"
-    python3 -m pip install --quiet --no-deps --target build-tools/cuda "${packages[@]}" ||
+    if ! python3 -m pip install --quiet --no-deps --target build-tools/cuda "${packages[@]}"; then
+      [[ ${CI:-} != true ]] || { say "skipped: there is no nvcc, and pip could not install it"; exit 0; }
       fail "there is no nvcc and pip could not install it: install NVIDIA's CUDA toolkit (12.2 or later), or set CUDA_HOME"
+    fi
     # The names that CMake looks for.
     ln -sfn libcudart.so.13 "$from/lib/libcudart.so" && ln -sfn lib "$from/lib64"
     installed=yes
