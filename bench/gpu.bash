@@ -14,6 +14,7 @@ gpu_pack() {
   done
   [[ $arch =~ ^[0-9]+[a-z]?(,[0-9]+[a-z]?)*$ ]] || fail "no architectures '$arch': numbers, as 80,90"
   need build
+  source tests/emu/nvcc.bash
   need_nvcc
   configure_preset gpu-pack
   cmake -B "$folder" -DCMAKE_CUDA_ARCHITECTURES="${arch//,/;}" >>"$folder/configure.log" 2>&1 ||
@@ -70,6 +71,7 @@ gpu_unpack() {
 
 # gpu_build: the same from the sources, on the machine with the GPU.
 gpu_build() {
+  source tests/emu/nvcc.bash
   need_nvcc
   command -v nvidia-smi >/dev/null || fail "there is no NVIDIA driver (nvidia-smi)"
   [[ -f build-gpu/CMakeCache.txt ]] || rm -rf build-gpu/{bin,lib,tests,compiler,tests.json,commit}  # of an archive
