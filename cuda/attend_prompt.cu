@@ -7,7 +7,6 @@
 // rounded to it too (attend_prompt_half.cu has heads of 64 and 128 numbers). Bytes: keys and values once a
 // block, from the second-level cache.
 #include <cmath>
-#include <type_traits>
 
 #include "cuda/attend_prompt_half.h"
 #include "cuda/head_dims.h"
@@ -35,7 +34,8 @@ struct AttendParams {
 template <int kDims, bool kHalf>
 struct KeysAndValues {
   static constexpr int kKeys = kDims <= 64 ? 64 : kDims <= 128 ? 32 : 16;
-  typename LayerRows<kHalf>::template Tile<kKeys, kDims> keys, values;
+  using Tile = SplitTile<F16Halves, kKeys, kDims, !kHalf>;
+  Tile keys, values;
 };
 
 // The two rows of which a lane has numbers: u and u + 8 of its warp.
@@ -87,20 +87,21 @@ KVC_DEVICE void SoftmaxOfTile(TwoRows* rows, float (&z)[kTiles][4], float (&acc)
   }
 }
 
-// Exponentials of 16 entries as a left factor, in two halves or in one.
-KVC_DEVICE void ToLeft(const float (&even)[4], const float (&odd)[4], SplitLeft* p) {
+// Exponentials of 16 entries as a left factor.
+template <bool kLow>
+KVC_DEVICE LeftFactor<kLow> LeftOf(const float (&even)[4], const float (&odd)[4]) {
+  LeftFactor<kLow> p;
   KVC_UNROLL
   for (int i = 0; i < 4; ++i) {
     const float(&z)[4] = i / 2 == 0 ? even : odd;
-    SplitPair<F16Halves>(kShare * z[i % 2 * 2], kShare * z[i % 2 * 2 + 1], &p->high[i], &p->low[i]);
+    const float a = kShare * z[i % 2 * 2], b = kShare * z[i % 2 * 2 + 1];
+    if constexpr (kLow) {
+      SplitPair<F16Halves>(a, b, &p.high[i], &p.low[i]);
+    } else {
+      p.high[i] = F16Halves::Pair(a, b);
+    }
   }
-}
-KVC_DEVICE void ToLeft(const float (&even)[4], const float (&odd)[4], HalfLeft* p) {
-  KVC_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const float(&z)[4] = i / 2 == 0 ? even : odd;
-    p->high[i] = ToHalfPair(kShare * z[i % 2 * 2], kShare * z[i % 2 * 2 + 1]);
-  }
+  return p;
 }
 
 template <int kDims, bool kHalf>
@@ -148,11 +149,10 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
     if (a.out == nullptr) continue;
     KVC_UNROLL
     for (int k = 0; k < kKeys / 16; ++k) {
-      std::conditional_t<kHalf, HalfLeft, SplitLeft> p;
-      ToLeft(z[2 * k], z[2 * k + 1], &p);
+      const LeftFactor<!kHalf> p = LeftOf<!kHalf>(z[2 * k], z[2 * k + 1]);
       KVC_UNROLL
       for (int j = 0; j < kSteps; ++j) {
-        std::conditional_t<kHalf, HalfRight, SplitRight> values[2];
+        typename Both::Tile::Right values[2];
         tile->values.ColumnsRight(16 * k, 16 * j, values);
         MmaSplit<F16Halves>(acc[2 * j], p, values[0]);
         MmaSplit<F16Halves>(acc[2 * j + 1], p, values[1]);

@@ -140,8 +140,8 @@ KVC_DEVICE void LoadQueries(const float* q, int64_t stride, int32_t n, Queries<k
     for (int k = 0; k < kDims / 16; ++k) {
       KVC_UNROLL
       for (int j = 0; j < 4; ++j) {
-        const int32_t r = 16 * i + Lane() / 4 + j % 2 * 8;
-        const float* at = q + r * stride + 16 * k + Lane() % 4 * 2 + j / 2 * 8;
+        const int32_t r = 16 * i + RowOfPair(j);
+        const float* at = q + r * stride + 16 * k + ColumnOfPair(j);
         const float2 x = r < n ? *reinterpret_cast<const float2*>(at) : float2{0, 0};
         queries[i][k][j] = ToHalfPair(x.x, x.y);
       }

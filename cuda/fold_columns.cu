@@ -30,7 +30,7 @@ struct FoldParams {
 };
 
 template <int kDims, bool kHalf>
-using QueryTile = typename LayerRows<kHalf>::template Tile<kDims <= 64 ? 64 : 32, kDims>;
+using QueryTile = SplitTile<F16Halves, kDims <= 64 ? 64 : 32, kDims, !kHalf>;
 
 // What a tile of rows gives the lane's entries u and u + 8. row0: the first of them; sees_from: the first row
 // that sees the entry, kNever where the query head does not see it. more: for the entries' logits.

@@ -250,14 +250,6 @@ KVC_DEVICE void Put(const Operands<F>& o, int32_t k0, const Fetched<F>& fetched,
   if (F::kScaled) s->scale[ThreadOfBlock()] = HalfBits(fetched.scale);
 }
 
-// A product of fragments: of halves, where there are two.
-template <typename F>
-KVC_DEVICE void Mma(float (&c)[4], const SplitLeft& w, const SplitRight& x) {
-  if constexpr (F::kHalves) MmaBf16(c, w.low, x.high);
-  if constexpr (!F::kRounds) MmaBf16(c, w.high, x.low);
-  MmaBf16(c, w.high, x.high);
-}
-
 // Where a lane reads its parts of a warp's factors, in numbers from where a tile begins: one register for
 // each.
 struct Places {
@@ -266,7 +258,7 @@ struct Places {
 
 // Factors of a warp's tokens in 16 columns.
 template <typename F>
-KVC_DEVICE void ReadTokens(const Stage<F>& s, int place, SplitRight (&x)[F::kTiles / 2][2]) {
+KVC_DEVICE void ReadTokens(const Stage<F>& s, int place, typename F::TileOfX::Right (&x)[F::kTiles / 2][2]) {
   KVC_UNROLL
   for (int n = 0; n < F::kTiles / 2; ++n) s.x.RightAt(place + 16 * n * F::TileOfX::kWidth, x[n]);
 }
@@ -276,14 +268,14 @@ template <typename F>
 KVC_DEVICE void MultiplyUnscaled(const Stage<F>& s, const Places& at, float (&sum)[4][F::kTiles][4]) {
   KVC_UNROLL
   for (int k = 0; k < kDepth; k += 16) {
-    SplitRight x[F::kTiles / 2][2];
+    typename F::TileOfX::Right x[F::kTiles / 2][2];
     ReadTokens<F>(s, at.x + k, x);
     KVC_UNROLL
     for (int m = 0; m < 4; ++m) {
-      SplitLeft w;
+      typename F::TileOfW::Left w;
       s.w.LeftAt(at.w + 16 * m * F::TileOfW::kWidth + k, &w);
       KVC_UNROLL
-      for (int n = 0; n < F::kTiles; ++n) Mma<F>(sum[m][n], w, x[n / 2][n % 2]);
+      for (int n = 0; n < F::kTiles; ++n) MmaSplit<Bf16Halves>(sum[m][n], w, x[n / 2][n % 2]);
     }
   }
 }
@@ -291,7 +283,7 @@ KVC_DEVICE void MultiplyUnscaled(const Stage<F>& s, const Places& at, float (&su
 // The same with scales: the sums of 32 columns first, of 16 rows at a time.
 template <typename F>
 KVC_DEVICE void MultiplyScaled(const Stage<F>& s, const Places& at, float (&sum)[4][F::kTiles][4]) {
-  SplitRight x[kDepth / 16][F::kTiles / 2][2];
+  typename F::TileOfX::Right x[kDepth / 16][F::kTiles / 2][2];
   KVC_UNROLL
   for (int k = 0; k < kDepth / 16; ++k) ReadTokens<F>(s, at.x + 16 * k, x[k]);
   KVC_UNROLL
@@ -300,10 +292,10 @@ KVC_DEVICE void MultiplyScaled(const Stage<F>& s, const Places& at, float (&sum)
     float tile[F::kTiles][4] = {};
     KVC_UNROLL
     for (int k = 0; k < kDepth / 16; ++k) {
-      SplitLeft w;
+      typename F::TileOfW::Left w;
       s.w.LeftAt(at.w + 16 * m * F::TileOfW::kWidth + 16 * k, &w);
       KVC_UNROLL
-      for (int n = 0; n < F::kTiles; ++n) Mma<F>(tile[n], w, x[k][n / 2][n % 2]);
+      for (int n = 0; n < F::kTiles; ++n) MmaSplit<Bf16Halves>(tile[n], w, x[k][n / 2][n % 2]);
     }
     KVC_UNROLL
     for (int n = 0; n < F::kTiles; ++n) {

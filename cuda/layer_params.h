@@ -61,8 +61,6 @@ struct LayerRows<false> {
   KVC_DEVICE static FloatRows Of(const LayerNumbers& first, int32_t n, int32_t d) {
     return {static_cast<const float*>(first.at()), d, n, d};
   }
-  template <int kRows, int kDims>
-  using Tile = SplitTile<F16Halves, kRows, kDims>;
 };
 template <>
 struct LayerRows<true> {
@@ -70,8 +68,6 @@ struct LayerRows<true> {
   KVC_DEVICE static HalfRows Of(const LayerNumbers& first, int32_t n, int32_t d) {
     return {static_cast<const uint16_t*>(first.at()), d, n, d};
   }
-  template <int kRows, int kDims>
-  using Tile = HalfTile<kRows, kDims>;
 };
 // Of query head h in masks of a group of so many; masks have 32.
 KVC_DEVICE uint32_t SeenBit(int32_t h, int32_t group) {

@@ -40,8 +40,8 @@ template <int kDims>
 KVC_DEVICE void LoadRows(const RowScores& r, int32_t h, int32_t row0, RowTile<kDims>* s) {
   const int32_t d = r.layer.d;
   __syncthreads();
-  s->queries.Load({r.queries + (static_cast<int64_t>(row0) * r.n_heads + h) * d,
-                   static_cast<int64_t>(r.n_heads) * d, min(RowTile<kDims>::kRows, r.n - row0), d});
+  s->queries.Load(FloatRows{r.queries + (static_cast<int64_t>(row0) * r.n_heads + h) * d,
+                            static_cast<int64_t>(r.n_heads) * d, min(RowTile<kDims>::kRows, r.n - row0), d});
   __syncthreads();
 }
 

@@ -1,7 +1,7 @@
 // Numbers of f32 for the tensor cores: each is the sum of two of 16 bits, high + low. Of a product of two,
 // low times low is left out. Two of bf16 have 16 bits of mantissa and f32's range: what is lost is about
 // 2^-17 of a product. Two of f16 have 22 bits, nothing below 2^-25, and are infinite beyond 65504. What is
-// f16 already, or may be rounded to it, is a high half alone (Half..).
+// f16 already, or may be rounded to it, is a high half alone.
 #pragma once
 #include "cuda/gpu.h"
 
@@ -33,33 +33,27 @@ KVC_DEVICE void SplitPair(float a, float b, uint32_t* high, uint32_t* low) {
   *low = Halves::Pair(a - Halves::First(*high), b - Halves::Second(*high));
 }
 
-// Fragments of a product by a warp (gpu.h).
-struct SplitLeft {
+// Fragments of a product by a warp (gpu.h), of numbers that are two of 16 bits or, without kLow, one.
+template <bool kLow>
+struct LeftFactor {
   uint32_t high[4], low[4];
 };
-struct SplitRight {
-  uint32_t high[2], low[2];
-};
-template <typename Halves>
-KVC_DEVICE void MmaSplit(float (&c)[4], const SplitLeft& a, const SplitRight& b) {
-  Halves::Mma(c, a.low, b.high);
-  Halves::Mma(c, a.high, b.low);
-  Halves::Mma(c, a.high, b.high);
-}
-
-struct HalfLeft {
+template <>
+struct LeftFactor<false> {
   uint32_t high[4];
 };
-struct HalfRight {
+template <bool kLow>
+struct RightFactor {
+  uint32_t high[2], low[2];
+};
+template <>
+struct RightFactor<false> {
   uint32_t high[2];
 };
-template <typename Halves>
-KVC_DEVICE void MmaSplit(float (&c)[4], const HalfLeft& a, const SplitRight& b) {
-  Halves::Mma(c, a.high, b.low);
-  Halves::Mma(c, a.high, b.high);
-}
-template <typename Halves>
-KVC_DEVICE void MmaSplit(float (&c)[4], const HalfLeft& a, const HalfRight& b) {
+template <typename Halves, bool kLeftLow, bool kRightLow>
+KVC_DEVICE void MmaSplit(float (&c)[4], const LeftFactor<kLeftLow>& a, const RightFactor<kRightLow>& b) {
+  if constexpr (kLeftLow) Halves::Mma(c, a.low, b.high);
+  if constexpr (kRightLow) Halves::Mma(c, a.high, b.low);
   Halves::Mma(c, a.high, b.high);
 }
 
@@ -89,8 +83,8 @@ struct FloatRows {
   }
   // Of rows 0 .. 15, columns k .. k + 15: the left factor of a product.
   template <typename Halves>
-  KVC_DEVICE SplitLeft Left(int32_t k) const {
-    SplitLeft left;
+  KVC_DEVICE LeftFactor<true> Left(int32_t k) const {
+    LeftFactor<true> left;
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) {
       float a, b;
@@ -106,8 +100,8 @@ struct RoundedRows {
   FloatRows rows;
 
   template <typename>
-  KVC_DEVICE HalfLeft Left(int32_t k) const {
-    HalfLeft left;
+  KVC_DEVICE LeftFactor<false> Left(int32_t k) const {
+    LeftFactor<false> left;
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) {
       float a, b;
@@ -116,7 +110,7 @@ struct RoundedRows {
     }
     return left;
   }
-  KVC_DEVICE uint2 FourHalves(int32_t r, int32_t c) const {
+  KVC_DEVICE uint2 Four(int32_t r, int32_t c) const {
     const float4 x = rows.Four(r, c);
     return {ToHalfPair(x.x, x.y), ToHalfPair(x.z, x.w)};
   }
@@ -131,13 +125,13 @@ struct HalfRows {
   KVC_DEVICE uint32_t Pair(int32_t r, int32_t c) const {
     return r < n && c < d ? *reinterpret_cast<const uint32_t*>(first + r * stride + c) : 0;
   }
-  KVC_DEVICE uint2 FourHalves(int32_t r, int32_t c) const {
+  KVC_DEVICE uint2 Four(int32_t r, int32_t c) const {
     if (d % 4 != 0) return {Pair(r, c), Pair(r, c + 2)};
     return r < n && c < d ? *reinterpret_cast<const uint2*>(first + r * stride + c) : uint2{0, 0};
   }
   template <typename>
-  KVC_DEVICE HalfLeft Left(int32_t k) const {
-    HalfLeft left;
+  KVC_DEVICE LeftFactor<false> Left(int32_t k) const {
+    LeftFactor<false> left;
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) left.high[i] = Pair(RowOfPair(i), k + ColumnOfPair(i));
     return left;
@@ -171,17 +165,13 @@ KVC_DEVICE void TimesRowsOf(const Tile& tile, const Left& left, float (&z)[kTile
     const auto a = left(k);
     KVC_UNROLL
     for (int j = 0; j < kTiles; j += 2) {
-      typename Tile::RightFactor rows[2];
+      typename Tile::Right rows[2];
       tile.RowsRight(8 * j, k, rows);
       MmaSplit<Halves>(z[j], a, rows[0]);
       MmaSplit<Halves>(z[j + 1], a, rows[1]);
     }
   }
 }
-
-// Where a lane's address for LoadMatrices is, of rows that are right factors as they lie.
-KVC_DEVICE int RowOfRight() { return Lane() % 8 + Lane() / 16 * 8; }
-KVC_DEVICE int ColumnOfRight() { return Lane() / 8 % 2 * 8; }
 
 // Lower halves of a tile, where it has them.
 template <bool kThere, int kRows, int kWidth>
@@ -192,63 +182,59 @@ struct LowerTile<true, kRows, kWidth> {
 };
 
 // Rows in shared memory. They start four banks apart, so that the rows of a matrix meet no bank twice.
-// kLow false: every number is rounded to one of 16 bits, its high half; the low ones of factors are not set.
+// kLow false: every number is one of 16 bits, its high half.
 template <typename Halves, int kRows, int kDims, bool kLow = true>
 struct SplitTile : LowerTile<kLow, kRows, kDims + 8> {
-  using RightFactor = SplitRight;
+  using Left = LeftFactor<kLow>;
+  using Right = RightFactor<kLow>;
   static constexpr int kWidth = kDims + 8;
   alignas(16) uint16_t high[kRows][kWidth];
 
   // Columns c .. c + 3 of row r.
   KVC_DEVICE void Put(int r, int c, const float4& x) {
-    if constexpr (kLow) {
-      uint2 h, l;
-      SplitPair<Halves>(x.x, x.y, &h.x, &l.x);
-      SplitPair<Halves>(x.z, x.w, &h.y, &l.y);
-      StoreFour(&high[r][c], h);
-      StoreFour(&this->low[r][c], l);
-    } else {
-      StoreFour(&high[r][c], {Halves::Pair(x.x, x.y), Halves::Pair(x.z, x.w)});
-    }
+    uint2 h, l;
+    SplitPair<Halves>(x.x, x.y, &h.x, &l.x);
+    SplitPair<Halves>(x.z, x.w, &h.y, &l.y);
+    Put(r, c, h);
+    StoreFour(&this->low[r][c], l);
   }
+  KVC_DEVICE void Put(int r, int c, const uint2& halves) { StoreFour(&high[r][c], halves); }
   // By all threads of a block.
-  KVC_DEVICE void Load(const FloatRows& rows) {
+  template <typename Rows>
+  KVC_DEVICE void Load(const Rows& rows) {
     for (int i = ThreadOfBlock(); i < kRows * kDims / 4; i += BlockThreads()) {
       const int r = i / (kDims / 4), c = i % (kDims / 4) * 4;
       Put(r, c, rows.Four(r, c));
     }
   }
-  // Left factor: rows r .. r + 15, columns k .. k + 15.
-  KVC_DEVICE void RowsLeft(int r, int k, SplitLeft* left) const { LeftAt(PlaceOfLeft(r, k), left); }
-  // The same in two steps: i rows and j columns further on the place is i * kWidth + j more.
+  // Left factor of rows r .. r + 15 and columns k .. k + 15, at PlaceOfLeft(r, k); i rows and j columns
+  // further on the place is i * kWidth + j more.
   KVC_DEVICE static int PlaceOfLeft(int r, int k) { return (r + Lane() % 16) * kWidth + k + Lane() / 16 * 8; }
-  KVC_DEVICE void LeftAt(int place, SplitLeft* left) const {
+  KVC_DEVICE void LeftAt(int place, Left* left) const {
     LoadMatrices<false>(left->high, high[0] + place);
     if constexpr (kLow) LoadMatrices<false>(left->low, this->low[0] + place);
   }
   // TimesRowsOf.
-  template <typename Left>
-  KVC_DEVICE void TimesRows(const Left& left, float (&z)[kRows / 8][4]) const {
+  template <typename Factor>
+  KVC_DEVICE void TimesRows(const Factor& left, float (&z)[kRows / 8][4]) const {
     TimesRowsOf<Halves, kDims>(*this, left, z);
   }
   // Right factors of a product with the transposed tile: rows r .. r + 7 and r + 8 .. r + 15, columns k .. k
   // + 15 of the tile.
-  KVC_DEVICE void RowsRight(int r, int k, SplitRight (&right)[2]) const {
-    RightAt(PlaceOfRight(r, k), right);
-  }
+  KVC_DEVICE void RowsRight(int r, int k, Right (&right)[2]) const { RightAt(PlaceOfRight(r, k), right); }
   KVC_DEVICE static int PlaceOfRight(int r, int k) {
-    return (r + RowOfRight()) * kWidth + k + ColumnOfRight();
+    return (r + Lane() % 8 + Lane() / 16 * 8) * kWidth + k + Lane() / 8 % 2 * 8;
   }
-  KVC_DEVICE void RightAt(int place, SplitRight (&right)[2]) const { Right<false>(place, right); }
+  KVC_DEVICE void RightAt(int place, Right (&right)[2]) const { LoadRight<false>(place, right); }
   // Right factors of a product with the tile: columns c .. c + 7 and c + 8 .. c + 15, rows k .. k + 15.
-  KVC_DEVICE void ColumnsRight(int k, int c, SplitRight (&right)[2]) const {
+  KVC_DEVICE void ColumnsRight(int k, int c, Right (&right)[2]) const {
     const int row = k + Lane() % 16, column = c + Lane() / 16 * 8;
-    Right<true>(row * kWidth + column, right);
+    LoadRight<true>(row * kWidth + column, right);
   }
 
  private:
   template <bool kTransposed>
-  KVC_DEVICE void Right(int place, SplitRight (&right)[2]) const {
+  KVC_DEVICE void LoadRight(int place, Right (&right)[2]) const {
     uint32_t half[4];
     LoadMatrices<kTransposed>(half, high[0] + place);
     KVC_UNROLL
@@ -258,40 +244,6 @@ struct SplitTile : LowerTile<kLow, kRows, kDims + 8> {
       KVC_UNROLL
       for (int i = 0; i < 4; ++i) right[i / 2].low[i % 2] = half[i];
     }
-  }
-};
-
-// The same of f16 alone.
-template <int kRows, int kDims>
-struct HalfTile {
-  using RightFactor = HalfRight;
-  alignas(16) uint16_t high[kRows][kDims + 8];
-
-  template <typename Rows>
-  KVC_DEVICE void Load(const Rows& rows) {
-    for (int i = ThreadOfBlock(); i < kRows * kDims / 4; i += BlockThreads()) {
-      const int r = i / (kDims / 4), c = i % (kDims / 4) * 4;
-      StoreFour(&high[r][c], rows.FourHalves(r, c));
-    }
-  }
-  template <typename Left>
-  KVC_DEVICE void TimesRows(const Left& left, float (&z)[kRows / 8][4]) const {
-    TimesRowsOf<F16Halves, kDims>(*this, left, z);
-  }
-  KVC_DEVICE void RowsRight(int r, int k, HalfRight (&right)[2]) const {
-    Right<false>(r + RowOfRight(), k + ColumnOfRight(), right);
-  }
-  KVC_DEVICE void ColumnsRight(int k, int c, HalfRight (&right)[2]) const {
-    Right<true>(k + Lane() % 16, c + Lane() / 16 * 8, right);
-  }
-
- private:
-  template <bool kTransposed>
-  KVC_DEVICE void Right(int row, int column, HalfRight (&right)[2]) const {
-    uint32_t h[4];
-    LoadMatrices<kTransposed>(h, &high[row][column]);
-    KVC_UNROLL
-    for (int i = 0; i < 4; ++i) right[i / 2].high[i % 2] = h[i];
   }
 };
 
