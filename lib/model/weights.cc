@@ -201,10 +201,10 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
   }
   for (const LayerMatrices& layer : w.layers) {
     for (const Matrix* m : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
-      for (int i = 0; i < m->n_parts && m->stack == 1; ++i)
-        w.shape.bf16_weights = w.shape.bf16_weights || m->parts[i].type == WeightType::kBf16;
-      for (int i = 0; i < m->n_parts; ++i)
-        w.shape.f32_weights = w.shape.f32_weights || m->parts[i].type == WeightType::kF32;
+      for (int i = 0; i < m->n_parts; ++i) {
+        w.shape.bf16_weights |= m->stack == 1 && m->parts[i].type == WeightType::kBf16;
+        w.shape.f32_weights |= m->parts[i].type == WeightType::kF32;
+      }
     }
   }
   return w;

@@ -14,6 +14,7 @@
 #include "cuda/attend_prompt_half.h"
 #include "cuda/gpu.h"
 #include "tests/emu/emulator.h"
+#include "tests/emu/kernel_test.h"
 
 namespace kvc::cuda {
 namespace {
@@ -178,22 +179,8 @@ class Prompt {
   std::vector<float> q_, sinks_;
 };
 
-class AttendPromptTest : public testing::Test {
+class AttendPromptTest : public KernelTest {
  protected:
-  void SetUp() override {
-    KernelLoader loader;
-    loader.AddAll();
-    ASSERT_EQ(cudaSuccess, loader.error());
-    ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&real_, cudaStreamNonBlocking));
-    stream_ = std::make_unique<CudaStream>(LaunchTraits());
-    ASSERT_TRUE(stream_->Create(real_).ok());
-  }
-  void TearDown() override {
-    stream_.reset();
-    cudaStreamDestroy(real_);
-    emu::GetOptions() = {};
-  }
-
   // lse alone is the same bits.
   void ExpectNear(const Case& c) {
     SCOPED_TRACE(c.Name());
@@ -206,9 +193,6 @@ class AttendPromptTest : public testing::Test {
     results.out = alone.out;
     EXPECT_TRUE(results == alone);
   }
-
-  cudaStream_t real_ = nullptr;
-  std::unique_ptr<CudaStream> stream_;
 };
 
 // Rows around those of a warp, heads around those of a block, lengths around a step and what comes at once.

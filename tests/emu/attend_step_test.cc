@@ -14,6 +14,7 @@
 #include "cuda/launch.h"
 #include "cuda/step_params.h"
 #include "tests/emu/emulator.h"
+#include "tests/emu/kernel_test.h"
 
 namespace kvc::cuda {
 namespace {
@@ -220,22 +221,8 @@ class Step {
   double most_product_ = 0, most_value_ = 0;
 };
 
-class AttendStepTest : public testing::Test {
+class AttendStepTest : public KernelTest {
  protected:
-  void SetUp() override {
-    KernelLoader loader;
-    loader.AddAll();
-    ASSERT_EQ(cudaSuccess, loader.error());
-    ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&real_, cudaStreamNonBlocking));
-    stream_ = std::make_unique<CudaStream>(LaunchTraits());
-    ASSERT_TRUE(stream_->Create(real_).ok());
-  }
-  void TearDown() override {
-    stream_.reset();
-    cudaStreamDestroy(real_);
-    emu::GetOptions() = {};
-  }
-
   void ExpectNear(const Case& c) {
     SCOPED_TRACE(c.Name());
     Step a(c), b(c);
@@ -264,9 +251,6 @@ class AttendStepTest : public testing::Test {
       }
     }
   }
-
-  cudaStream_t real_ = nullptr;
-  std::unique_ptr<CudaStream> stream_;
 };
 
 // Lengths around those of a product and of a block's products, and long ones.

@@ -13,6 +13,7 @@
 #include "models/convert/convert.h"
 #include "models/convert/model_writer.h"
 #include "tests/golden/golden_files.h"
+#include "tests/golden/recall_model.h"
 #include "tests/support/gguf_blocks.h"
 #include "tests/support/tiny_session.h"
 
@@ -81,11 +82,7 @@ double Perplexity(const std::string& path, const std::vector<int32_t>& ids) {
 
 TEST(BlocksPerplexity, IsThatOfTheSameWeightsInF32) {
   const test::TempFolder folder;
-  ConvertOptions options;
-  options.weights = WeightChoice::kF32;
-  const Status status =
-      Convert(std::string(KVC_SOURCE_DIR) + "/models/recall", folder / "m.kvc", options, nullptr);
-  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_NO_FATAL_FAILURE(test::ConvertRecall(WeightChoice::kF32, folder / "m.kvc"));
   const auto from = std::move(ModelFile::Open(folder / "m.kvc", nullptr).value());
   std::vector<int32_t> ids;
   const Json golden = ReadGolden("model/full.json");

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <iterator>
 
-#include "lib/ops/devices.h"
+#include "tests/golden/recall_model.h"
 #include "tests/golden/reference_vectors.h"
 #include "tests/support/environment.h"
 #include "tests/support/tiny_session.h"
@@ -12,18 +12,10 @@
 namespace kvc {
 namespace {
 
-// Null: there is none.
-const char* Gpu() {
-  for (const char* name : {"emu", "cuda"}) {
-    if (OpenDevice(name, 1).ok()) return name;
-  }
-  return nullptr;
-}
-
 class GpuRounding : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (Gpu() == nullptr) GTEST_SKIP() << "no GPU here, and no emulated one";
+    if (test::Gpu() == nullptr) GTEST_SKIP() << "no GPU here, and no emulated one";
     test::SetVariable("KVC_TEST_DEVICE", nullptr);  // "cpu" is the processor here
     test::SetVariable("KVC_ISA", "ref");            // nothing is rounded there
   }
@@ -31,8 +23,7 @@ class GpuRounding : public testing::TestWithParam<const char*> {
     static const test::TempFolder folder;
     static const std::string path = [] {
       const std::string to = folder / "recall.kvc";
-      const Status status = Convert(std::string(KVC_SOURCE_DIR) + "/models/recall", to, {}, nullptr);
-      EXPECT_TRUE(status.ok()) << status.message();
+      test::ConvertRecall(WeightChoice::kKeep, to);
       return to;
     }();
     ModelParams params;
@@ -45,7 +36,7 @@ class GpuRounding : public testing::TestWithParam<const char*> {
   // the largest difference of logits.
   static void Compare(double share, double tolerance) {
     std::unique_ptr<Session> sessions[2] = {test::NewSession(Open("cpu"), GetParam()),
-                                            test::NewSession(Open(Gpu()), GetParam())};
+                                            test::NewSession(Open(test::Gpu()), GetParam())};
     const Tokens ids = ReadReference("recall_quantised_llamacpp.json")["ids"];
     for (auto& s : sessions) ASSERT_TRUE(s->Prefill({ids.data(), 200}, true).ok());
     ExpectNear(*sessions[0], *sessions[1], share, tolerance);

@@ -5,7 +5,7 @@
 
 #include "lib/base/hash.h"
 #include "lib/ops/cpu/kernel_table.h"
-#include "lib/ops/devices.h"
+#include "tests/golden/recall_model.h"
 #include "tests/golden/reference_vectors.h"
 #include "tests/support/environment.h"
 #include "tests/support/recall_gguf.h"
@@ -189,11 +189,7 @@ TEST(ReferenceQuantised, ActivationsInBf16StayNearThoseInF32) {
   const int n_tables = RunnableKernels(tables, 8);
   const Tokens ids = ReadReference("recall_quantised_llamacpp.json")["ids"];
   const test::TempFolder folder;
-  ConvertOptions options;
-  options.weights = WeightChoice::kBf16;
-  const Status status =
-      Convert(std::string(KVC_SOURCE_DIR) + "/models/recall", folder / "m.kvc", options, nullptr);
-  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_NO_FATAL_FAILURE(test::ConvertRecall(WeightChoice::kBf16, folder / "m.kvc"));
   const test::KeptVariable kept("KVC_ISA");
   std::vector<std::vector<float>> f32;
   for (int t = 0; t < n_tables; ++t) {
@@ -215,17 +211,12 @@ TEST(ReferenceQuantised, ActivationsInBf16StayNearThoseInF32) {
 // The same of a GPU's prompts, or of the emulated one's, which takes its time: beside activations of two
 // numbers of bf16. The switch is read when a device is opened.
 TEST(ReferenceQuantised, PromptsInBf16OnAGpuStayNearThoseInTwoOfIt) {
-  const char* device = nullptr;
-  for (const char* name : {"emu", "cuda"}) device = OpenDevice(name, 1).ok() ? name : device;
+  const char* device = test::Gpu();
   if (device == nullptr) GTEST_SKIP() << "no GPU here, and no emulated one";
   Tokens ids = ReadReference("recall_quantised_llamacpp.json")["ids"];
   ids.resize(160);
   const test::TempFolder folder;
-  ConvertOptions options;
-  options.weights = WeightChoice::kBf16;
-  const Status status =
-      Convert(std::string(KVC_SOURCE_DIR) + "/models/recall", folder / "m.kvc", options, nullptr);
-  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_NO_FATAL_FAILURE(test::ConvertRecall(WeightChoice::kBf16, folder / "m.kvc"));
   const test::KeptVariable kept("KVC_CUDA_ROUND");
   test::SetVariable("KVC_CUDA_ROUND", "0");
   const auto exact = LogProbabilities(folder / "m.kvc", ids, device);
