@@ -16,12 +16,10 @@ gpu_pack() {
   need build
   source tests/emu/nvcc.bash
   need_nvcc
-  configure_preset gpu-pack
-  cmake -B "$folder" -DCMAKE_CUDA_ARCHITECTURES="${arch//,/;}" >>"$folder/configure.log" 2>&1 ||
-    { cat "$folder/configure.log" >&2; fail "could not configure $folder/ for $arch"; }
+  configure_for gpu-pack "${arch//,/;}"
   list_gpu_tests "$folder"
   mapfile -t tests < <(sed -n 's/^ *"program": "tests\/\(.*\)",$/\1/p' "$folder/tests.json")
-  say "building $folder/"  # not by its preset, which would choose the architecture again
+  say "building $folder/"
   ninja -C "$folder" -j "$jobs" --quiet kvc_tool device_bench shape_model "${tests[@]}" || fail "the build failed"
   staged=$(mktemp -d) && generated+=("$staged")
   mkdir -p "$staged"/{bin,lib,tests,compiler} "$(dirname "$out")"

@@ -21,6 +21,16 @@ need_nvcc() {
   PATH=$PATH:$PWD/$from/bin
 }
 
+# configure_for PRESET ARCHITECTURES: as CMake names them, apart by semicolons. What is built then is built by ninja, not
+# by its preset, which would choose the architectures again.
+configure_for() {
+  local folder
+  folder=$(folder_of "$1")
+  configure_preset "$1"
+  cmake -B "$folder" -DCMAKE_CUDA_ARCHITECTURES="$2" >>"$folder/configure.log" 2>&1 ||
+    { cat "$folder/configure.log" >&2; fail "could not configure $folder/ for $2"; }
+}
+
 # test_cuda [ARCH,...]: for these compute capabilities alone, instead of all that are released.
 test_cuda() {
   local arch=${1:-}
@@ -30,11 +40,9 @@ test_cuda() {
   # Toolkits that were put together from parts may lack what reads their results.
   [[ -x $(dirname "$(command -v nvcc)")/cuobjdump ]] ||
     need_pypi nvidia-cuda-cuobjdump build-tools/nvidia/cu13/bin/cuobjdump
-  configure_preset cuda
   [[ -z $arch ]] || arch="${arch//,/-real;}-real"
-  cmake -B build-cuda -DCMAKE_CUDA_ARCHITECTURES="${arch:-80-real;87-real;90-real;90-virtual}" \
-    >>build-cuda/configure.log 2>&1 || { cat build-cuda/configure.log >&2; fail "could not configure build-cuda/"; }
-  say "building build-cuda/"  # not by its preset, which would choose the architectures again
+  configure_for cuda "${arch:-80-real;87-real;90-real;90-virtual}"
+  say "building build-cuda/"
   ninja -C build-cuda -j "$jobs" --quiet kvc_tool || fail "the build failed"
   python3 tests/emu/cuda_build_test.py build-cuda ${1:+"$1"}
 }
