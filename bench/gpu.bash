@@ -103,6 +103,10 @@ them" ;;
   python3 -c 'import json, sys
 sys.exit(next((d.get("reason") for d in json.loads(sys.argv[1]) if d["name"] == "cuda"), "a build without CUDA"))
 ' "$found" || fail "there is no GPU to run on"
+  if [[ -z ${KVC_CUBLASLT:-} ]]; then
+    KVC_CUBLASLT=$(python3 bench/gpu_blas.py)
+    if [[ -n $KVC_CUBLASLT ]]; then say "cuBLASLt: $KVC_CUBLASLT"; export KVC_CUBLASLT; else unset KVC_CUBLASLT; fi
+  fi
   say "tests on the GPU"
   [[ -z $seconds ]] || left=(--seconds $((2 * seconds / 5)))
   KVC_TEST_DEVICE=cuda python3 bench/gpu_tests.py run build-gpu ${left[@]+"${left[@]}"} || status=1

@@ -175,6 +175,8 @@ def table(report):
         if report["clocks"].get(when):
             numbers = ", ".join(f"{key} {value}" for key, value in report["clocks"][when].items())
             lines.append(f"{when.capitalize()}: {numbers}.")
+    if report.get("switches"):
+        lines.append("With " + ", ".join(f"{name}={value}" for name, value in sorted(report["switches"].items())) + ".")
     if report.get("left_out"):
         lines += ["", "Left out: " + "; ".join(report["left_out"]) + "."]
     lines += ["", "| model | policy | prompt | prompt tokens/s | compression | steps tokens/s | of the copies |",
@@ -291,7 +293,7 @@ def main(argv=None):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is deleted
     clock = gpu_cells.Clock(args.minutes)
     report = {"device": device_of(args.kvc, args.device), "commit": commit(args.kvc), "clocks": {"before": clocks()},
-              "cells": []}
+              "switches": {name: value for name, value in os.environ.items() if name.startswith("KVC_CU")}, "cells": []}
     failed = measure_all(args, report, clock)
     write(report, args.out)
     print(table(report), end="")

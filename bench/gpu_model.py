@@ -27,6 +27,7 @@ class Device:
 
 
 DEVICES = {
+    "H200": Device(4300e9, 650e12, 350e12, 1.3e-6, 4e-6),
     "A100 80 GB": Device(1700e9, 240e12, 190e12, 1.3e-6, 4e-6),
     "Orin AGX 64 GB": Device(178e9, 28e12, 20e12, 2.5e-6, 8e-6),
 }
@@ -39,9 +40,8 @@ MODELS = {
 WEIGHTS = {"bf16": 2.0, "int8": 1 + 2 / 32, "int4": 0.5 + 2 / 32}
 EFFICIENCY = 0.9  # of the bandwidth, in kernels that read weights or the cache
 KV = 2  # bytes of a number in the cache: f16
-# Products of 16-bit numbers for one of f32: activations are two and weights one (one with KVC_CUDA_ROUND=1); keys and
-# values are one, and queries and exponentials are rounded to one.
-SPLIT_PRODUCTS, SPLIT_ATTENTION = 2, 1
+PROMPT_ROWS = 1024  # of a chunk, whose layers have so many launches
+PROMPT_LAUNCHES = 15
 
 
 def step_kernels(shape, weight, entries):
@@ -68,13 +68,32 @@ def step_seconds(device, shape, weight, entries):
     return total + WEIGHTS[weight] * shape.vocabulary * shape.hidden / (EFFICIENCY * device.bandwidth) + device.gap
 
 
+def activation_bytes(shape):
+    """What a token's activations in a layer of a prompt read and write, (kernel, bytes): numbers of f32, and of f16
+    where products and the attention read them."""
+    wide, kv, ffn = shape.heads * shape.head_size, shape.kv_heads * shape.head_size, shape.feed_forward
+    return [
+        ("norm_halves, twice", 2 * (4 + 2) * shape.hidden),
+        ("q, k, v", 2 * shape.hidden + 4 * (wide + 2 * kv)),
+        ("place", (4 + 4) * wide + (4 + 2) * 2 * kv),
+        ("attend_prompt_half", (4 + 4) * wide),
+        ("round_rows", (4 + 2) * wide),
+        ("output", 2 * wide + (4 + 4) * shape.hidden),
+        ("gate, up", 2 * shape.hidden + 4 * 2 * ffn),
+        ("activate_halves", (4 * 2 + 2) * ffn),
+        ("down", 2 * ffn + (4 + 4) * shape.hidden),
+    ]
+
+
 def prompt_seconds(device, shape, tokens):
-    """Products of every token with every weight of the layers, and causal attention."""
+    """Products of every token with every weight of the layers, causal attention, and activations between them."""
     wide, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     weights = shape.layers * shape.hidden * (2 * wide + 2 * kv + 3 * shape.feed_forward)
-    products = SPLIT_PRODUCTS * 2 * weights * tokens / device.products
-    attention = SPLIT_ATTENTION * shape.layers * 2 * wide * tokens * tokens / device.attention
-    return products + attention
+    products = 2 * weights * tokens / device.products
+    attention = shape.layers * 2 * wide * tokens * tokens / device.attention
+    moved = shape.layers * tokens * sum(b for _, b in activation_bytes(shape)) / (EFFICIENCY * device.bandwidth)
+    gaps = PROMPT_LAUNCHES * shape.layers * -(-tokens // PROMPT_ROWS) * device.gap
+    return products + attention + moved + gaps
 
 
 def digits(x):

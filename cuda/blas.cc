@@ -49,14 +49,13 @@ constexpr uint32_t kAlignment = 16;
 // side, the form that all its kernels are made for.
 class Call {
  public:
-  Call(const lt::Functions& f, int32_t rows, int32_t cols, int32_t n, const float* bias) : f_(f) {
+  Call(const lt::Functions& f, int32_t rows, int32_t cols, int32_t n) : f_(f) {
     const auto r = static_cast<uint64_t>(rows), c = static_cast<uint64_t>(cols);
     const auto of_x = static_cast<uint64_t>(n);
     Do(f.create_operation(&operation, lt::kComputeFloat, lt::kFloat));
-    Set(lt::kTransA, lt::kTransposed);
-    if (bias != nullptr) Set(lt::kEpilogue, lt::kBiasEpilogue), Set(lt::kBiasPointer, bias);
-    if (ok()) Do(f.create_layout(&w, lt::kBf16, c, r, cols));
-    if (ok()) Do(f.create_layout(&x, lt::kBf16, c, of_x, cols));
+    if (ok()) Do(f.set_operation(operation, lt::kTransA, &lt::kTransposed, sizeof lt::kTransposed));
+    if (ok()) Do(f.create_layout(&w, lt::kHalf, c, r, cols));
+    if (ok()) Do(f.create_layout(&x, lt::kHalf, c, of_x, cols));
     if (ok()) Do(f.create_layout(&y, lt::kFloat, r, of_x, rows));
   }
   ~Call() {
@@ -76,10 +75,6 @@ class Call {
   lt::Layout *w = nullptr, *x = nullptr, *y = nullptr;
 
  private:
-  template <typename T>
-  void Set(int attribute, const T& value) {
-    if (ok()) Do(f_.set_operation(operation, attribute, &value, sizeof value));
-  }
   const lt::Functions& f_;
   lt::Result result_ = lt::kSuccess;
 };
@@ -136,23 +131,21 @@ void Blas::Find() {
     for (const char* name : kNames) found = found || Open(name);
   }
   if (!found) {
-    Log(kLogInfo, "prompts with weights in bf16: own products, no cuBLASLt starts here");
+    Log(kLogInfo, "prompts with weights in f16 or bf16: own products, no cuBLASLt starts here");
     return;
   }
   const int version = static_cast<int>(functions_.version());
-  Log(kLogInfo, "prompts with weights in bf16: products of cuBLASLt %d.%d", version / 10000,
+  Log(kLogInfo, "prompts with weights in f16 or bf16: products of cuBLASLt %d.%d", version / 10000,
       version / 100 % 100);
 }
 
 int64_t Blas::WorkspaceBytes(const NetworkShape& shape, int64_t n) {
-  if (!wanted_ || !shape.bf16_weights || n < kFewestBlasRows) return 0;
+  if (!wanted_ || !shape.half_weights || n < kFewestBlasRows) return 0;
   std::call_once(once_, [this] { Find(); });
   return library_ == nullptr ? 0 : workspace_bytes_;
 }
 
-bool Blas::Has(int32_t rows, int32_t cols, int32_t n, bool bias) {
-  return !failed_ && ChoiceOf({rows, cols, n, bias}).any;
-}
+bool Blas::Has(int32_t rows, int32_t cols, int32_t n) { return !failed_ && ChoiceOf({rows, cols, n}).any; }
 
 Blas::Choice Blas::ChoiceOf(const Key& key) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -164,9 +157,8 @@ Blas::Choice Blas::ChoiceOf(const Key& key) {
 // For the very product: one found for another number of rows may be none for these. Of a prompt only the last
 // chunk has rows of a number of its own.
 Blas::Choice Blas::Ask(const Key& key) {
-  const auto [rows, cols, n, bias] = key;
-  // The library looks at the alignment of a bias, here without reading it.
-  const Call call(functions_, rows, cols, n, bias ? reinterpret_cast<const float*>(kAlignment) : nullptr);
+  const auto [rows, cols, n] = key;
+  const Call call(functions_, rows, cols, n);
   lt::Preference* preference = nullptr;
   if (!call.ok() || functions_.create_preference(&preference) != lt::kSuccess) return {};
   bool ok = true;
@@ -193,13 +185,13 @@ Blas::Choice Blas::Ask(const Key& key) {
 }
 
 bool Blas::Multiply(const BlasProduct& p, uint8_t* workspace, cudaStream_t stream) {
-  const Choice choice = ChoiceOf({p.rows, p.cols, p.n, p.bias != nullptr});
+  const Choice choice = ChoiceOf({p.rows, p.cols, p.n});
   if (failed_ || !choice.any) return false;
-  Call call(functions_, p.rows, p.cols, p.n, p.bias);
-  const float beta = p.c == nullptr ? 0.0f : 1.0f;
+  Call call(functions_, p.rows, p.cols, p.n);
+  const float beta = p.adds ? 1.0f : 0.0f;
   if (call.ok()) {
-    call.Do(functions_.multiply(library_, call.operation, &p.scale, p.w, call.w, p.x, call.x, &beta,
-                                p.c == nullptr ? p.d : p.c, call.y, p.d, call.y, &choice.algorithm, workspace,
+    call.Do(functions_.multiply(library_, call.operation, &p.scale, p.w, call.w, p.x, call.x, &beta, p.y,
+                                call.y, p.y, call.y, &choice.algorithm, workspace,
                                 static_cast<size_t>(workspace_bytes_), stream));
   }
   if (call.ok()) return true;

@@ -1,4 +1,4 @@
-// cuBLASLt where the machine has it: products of bf16 matrices with many rows, for gemm_blas.cu. It is looked
+// cuBLASLt where the machine has it: products of f16 matrices with many rows, for gemm_blas.cu. It is looked
 // for when the first of them asks for its scratch, not when a device is opened: the library has half a
 // gigabyte, and a program whose weights are codes, or whose prompts are short, has no use for it.
 #pragma once
@@ -18,13 +18,13 @@ namespace kvc::cuda {
 // where the two meet has not been measured.
 constexpr int32_t kFewestBlasRows = 256;
 
-// d [n, rows] = scale * x * the transposed w + c + bias.
+// y [n, rows] = scale * x * the transposed w, or y += that.
 struct BlasProduct {
-  const uint16_t *w, *x;  // bf16 [rows, cols], [n, cols]
+  const uint16_t *w, *x;  // f16 [rows, cols], [n, cols]
   int32_t rows, cols, n;
   float scale;
-  const float *c, *bias;  // [n, rows], may be d; [rows]. null: none
-  float* d;
+  bool adds;
+  float* y;
 };
 
 // Of a device; any thread in its context.
@@ -41,13 +41,13 @@ class Blas {
   int64_t WorkspaceBytes(const NetworkShape& shape, int64_t n);
 
   // False: the library has nothing for such a product. Does not launch.
-  bool Has(int32_t rows, int32_t cols, int32_t n, bool bias);
+  bool Has(int32_t rows, int32_t cols, int32_t n);
   // False: it was not launched, and no other one is from here on.
   bool Multiply(const BlasProduct& p, uint8_t* workspace, cudaStream_t stream);
 
  private:
-  // Rows, columns, rows of x, bias.
-  using Key = std::tuple<int32_t, int32_t, int32_t, bool>;
+  // Rows, columns, rows of x.
+  using Key = std::tuple<int32_t, int32_t, int32_t>;
   struct Choice {
     bool any = false;
     lt::Algorithm algorithm;

@@ -12,14 +12,13 @@ namespace kvc::cuda::lt {
 using Result = int;  // cublasStatus_t
 constexpr Result kSuccess = 0;
 
-constexpr int kFloat = 0, kBf16 = 14;       // CUDA_R_32F, CUDA_R_16BF
+constexpr int kFloat = 0, kHalf = 2;        // CUDA_R_32F, CUDA_R_16F
 constexpr int kComputeFloat = 68;           // CUBLAS_COMPUTE_32F
 constexpr int32_t kTransposed = 1;          // CUBLAS_OP_T
-constexpr uint32_t kBiasEpilogue = 4;       // CUBLASLT_EPILOGUE_BIAS
 constexpr uint32_t kReduceInWorkspace = 2;  // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
 
 // cublasLtMatmulDescAttributes_t
-constexpr int kTransA = 3, kEpilogue = 7, kBiasPointer = 8;
+constexpr int kTransA = 3;
 // cublasLtMatmulPreferenceAttributes_t
 constexpr int kMostWorkspace = 1, kReductionSchemes = 3, kAlignmentA = 5, kAlignmentB = 6, kAlignmentC = 7,
               kAlignmentD = 8;

@@ -36,9 +36,9 @@ const Driver* FindDriver() {
   return found ? &driver : nullptr;
 }
 
-bool IsOn(const char* name, bool otherwise) {
+bool IsOn(const char* name) {
   const char* value = std::getenv(name);
-  return value == nullptr || *value == '\0' ? otherwise : std::strcmp(value, "0") != 0;
+  return value == nullptr || std::strcmp(value, "0") != 0;
 }
 
 Status Check(cudaError_t e, const char* what) {

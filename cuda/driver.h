@@ -31,9 +31,8 @@ struct Driver {
 // Null: it lacks some of them.
 const Driver* FindDriver();
 
-// A switch in the environment, to measure what something gives: off where it is "0"; where there is none,
-// `otherwise`.
-bool IsOn(const char* name, bool otherwise = true);
+// A switch in the environment, to measure what something gives: off where it is "0".
+bool IsOn(const char* name);
 
 // An error of the runtime as one of ours; those of the driver have the same numbers.
 Status Check(cudaError_t e, const char* what);

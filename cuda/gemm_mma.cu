@@ -3,15 +3,15 @@
 // the next one holds is read from global memory before the products of the current one are begun, and put
 // there after them.
 //
-// The tensor cores multiply bf16. Codes of eight and four bits and bf16 weights are one number of it, and
-// meet activations that were rounded to one (round_rows.cu), or that are split in two (split_tiles.h); f16
-// weights are two and meet two. Scales of groups are taken to the sums of 32 columns; where a scale changes
-// within 32 columns, or rows are no whole vectors of 16 bytes, numbers are read one by one and weights are
-// two. Flops: 2 * n * rows * cols, once where both are one number, else twice (three times) on the tensor
-// cores. Bytes: weights once for the tokens of a block, activations once for 128 outputs.
+// The tensor cores multiply f16. Weights are numbers of it, codes of eight and four bits too, and so are
+// activations, one or two for each (round_rows.cu). Scales of groups are taken to the sums of 32 columns;
+// where a scale changes within 32 columns, or rows are no whole vectors of 16 bytes, numbers are read one by
+// one and weights are two. Flops: 2 * n * rows * cols, once where both are one number, else twice (three
+// times) on the tensor cores. Bytes: weights once for the tokens of a block, activations once for 128
+// outputs.
 //
 // Tiles, by what an A100 does in a clock: 1024 multiply-adds, 128 bytes of shared memory, 47 of the cache
-// behind it. Clocks of a block for 32 columns of bf16 weights:
+// behind it. Clocks of a block for 32 columns of f16 weights:
 //   activations, tokens   multiply-adds   shared memory   cache
 //   two, 64                         512             384     349
 //   one, 64                         256             288     261
@@ -38,7 +38,7 @@ constexpr int kFewTokens = 64, kManyTokens = 128;
 // of a stage; or as kF32, any type, decoded one by one.
 WeightType FormOf(const Part& w, int32_t cols) {
   const bool codes = IsScaled(w.type);
-  const bool vectors = cols % (codes ? kDepth : VectorOf<WeightType::kBf16>::kColumns) == 0;
+  const bool vectors = cols % (codes ? kDepth : VectorOf<WeightType::kF16>::kColumns) == 0;
   return vectors && (!codes || w.group % kDepth == 0) ? w.type : WeightType::kF32;
 }
 
@@ -46,31 +46,21 @@ WeightType FormOf(const Part& w, int32_t cols) {
 template <WeightType kType, bool kRounded, bool kOfExperts, int kN>
 struct Form {
   static constexpr WeightType T = kType;
-  static constexpr bool kRounds = kRounded;  // an activation is one of bf16, else two
+  static constexpr bool kRounds = kRounded;  // an activation is one of f16, else two
   static constexpr bool kExperts = kOfExperts;
   static constexpr bool kVectors = T != WeightType::kF32;
-  static constexpr bool kScaled = IsScaled(T);                         // sums have scales
-  static constexpr bool kHalves = !kVectors || T == WeightType::kF16;  // a weight is two of bf16
+  static constexpr bool kScaled = IsScaled(T);  // sums have scales
   static constexpr int kTokens = kN,
                        kTiles = kTokens / 16;  // 8 columns each, of a warp's half
   // Vectors of 16 bytes of a stage that a thread reads.
   static constexpr int kVectorColumns = VectorOf<T>::kColumns;
   static constexpr int kMineOfW = kVectors ? kRows * kDepth / kVectorColumns / kThreads : 0;
-  static constexpr int kColumnsOfX = kRounds ? 8 : 4, kMineOfX = kTokens * kDepth / kColumnsOfX / kThreads;
+  static constexpr int kColumnsOfX = 8, kMineOfX = kTokens * kDepth / kColumnsOfX / kThreads;
 
-  using NumberOfX = std::conditional_t<kRounds, uint16_t, float>;
-  using VectorOfX = std::conditional_t<kRounds, uint4, float4>;
-  KVC_DEVICE static const NumberOfX* Activations(const Product& p) {
-    if constexpr (kRounds) {
-      return p.rounded;
-    } else {
-      return p.x;
-    }
-  }
-  // A vector of which so many numbers are there.
-  KVC_DEVICE static VectorOfX ReadOneByOne(const NumberOfX* x, int left) {
-    if constexpr (!kRounds) {
-      return FloatRows{x, 0, 1, left}.Four(0, 0);
+  // A vector of activations. Where rows are no whole ones, so many numbers of it are there.
+  KVC_DEVICE static uint4 Read(const uint16_t* x, int left) {
+    if constexpr (kVectors) {
+      return *reinterpret_cast<const uint4*>(x);
     } else {
       uint32_t n[8];
       KVC_UNROLL
@@ -79,8 +69,8 @@ struct Form {
     }
   }
 
-  using TileOfW = SplitTile<Bf16Halves, kRows, kDepth, kHalves>;
-  using TileOfX = SplitTile<Bf16Halves, kTokens, kDepth, !kRounds>;
+  using TileOfW = SplitTile<F16Halves, kRows, kDepth, !kVectors>;
+  using TileOfX = SplitTile<F16Halves, kTokens, kDepth, !kRounds>;
 };
 
 template <typename F>
@@ -94,7 +84,7 @@ struct Stage {
 template <typename F>
 struct Fetched {
   uint4 w[F::kVectors ? F::kMineOfW : 1];
-  typename F::VectorOfX x[F::kMineOfX];
+  uint4 x[F::kMineOfX], x_low[F::kRounds ? 1 : F::kMineOfX];
   uint16_t scale;
 };
 
@@ -123,7 +113,7 @@ struct Operands {
   TokenTile tokens;
   int32_t row0, first;  // of the part; of the stack that the part may be
   const uint4* w_at = nullptr;
-  const typename F::NumberOfX* x_at = nullptr;
+  const uint16_t* x_at = nullptr;
   int32_t w_left = 0, x_left = 0, columns = 0;         // rows and columns from there on
   uint32_t x_row[F::kExperts ? F::kMineOfX : 1] = {};  // of experts: numbers behind x_at
   const uint16_t* scale_at = nullptr;
@@ -144,7 +134,7 @@ struct Operands {
     }
     const int t = min(RowOf<F::kColumnsOfX>(), tokens.n - 1);
     x_left = tokens.n - t;
-    x_at = F::Activations(p) + ColumnOf<F::kColumnsOfX>();
+    x_at = p.halves.high + ColumnOf<F::kColumnsOfX>();
     if (!F::kExperts) x_at += tokens.RowOfX(t) * p.cols;
     KVC_UNROLL
     for (int i = 0; F::kExperts && i < F::kMineOfX; ++i)
@@ -162,20 +152,18 @@ struct Operands {
     if (!F::kScaled && columns <= ColumnOf<F::kVectorColumns>()) return {0, 0, 0, 0};
     return w_at[i * kRowsOfW < w_left ? i * kRowsOfW * (p.cols / F::kVectorColumns) : 0];
   }
-  KVC_DEVICE typename F::VectorOfX Activations(int i) const {
+  // low: of their low halves.
+  template <bool kLow>
+  KVC_DEVICE uint4 Activations(int i) const {
     const int left = columns - ColumnOf<F::kColumnsOfX>();
     if (!F::kScaled && left <= 0) return {0, 0, 0, 0};
-    const typename F::NumberOfX* x = x_at;
+    const uint16_t* x = kLow ? x_at + (p.halves.low - p.halves.high) : x_at;
     if constexpr (F::kExperts) {
       x += x_row[i];
     } else {
       x += i * kRowsOfX < x_left ? i * kRowsOfX * p.cols : 0;
     }
-    if constexpr (F::kVectors) {
-      return *reinterpret_cast<const typename F::VectorOfX*>(x);
-    } else {
-      return F::ReadOneByOne(x, left);
-    }
+    return F::Read(x, left);
   }
   KVC_DEVICE int64_t Row(int r) const { return static_cast<int64_t>(first) + row0 + r; }
 };
@@ -186,7 +174,10 @@ KVC_DEVICE void Fetch(Operands<F>* o, Fetched<F>* fetched) {
   KVC_UNROLL
   for (int i = 0; i < F::kMineOfW; ++i) fetched->w[i] = o->Weights(i);
   KVC_UNROLL
-  for (int i = 0; i < F::kMineOfX; ++i) fetched->x[i] = o->Activations(i);
+  for (int i = 0; i < F::kMineOfX; ++i) {
+    fetched->x[i] = o->template Activations<false>(i);
+    if constexpr (!F::kRounds) fetched->x_low[i] = o->template Activations<true>(i);
+  }
   if (F::kScaled) fetched->scale = *o->scale_at;
   o->Advance();
 }
@@ -197,7 +188,7 @@ KVC_DEVICE void PutVectors(const Fetched<F>& fetched, Stage<F>* s) {
   for (int i = 0; i < F::kMineOfW; ++i) {
     const uint4& v = fetched.w[i];
     const int r = RowOf<F::kVectorColumns>() + i * Operands<F>::kRowsOfW, c = ColumnOf<F::kVectorColumns>();
-    if constexpr (F::T == WeightType::kBf16) {
+    if constexpr (F::T == WeightType::kF16) {
       StoreEight(&s->w.high[r][c], v);
     } else {
       KVC_UNROLL
@@ -205,13 +196,8 @@ KVC_DEVICE void PutVectors(const Fetched<F>& fetched, Stage<F>* s) {
         float a[4], b[4];
         UnpackFour<F::T>(v, j / 4, a);
         UnpackFour<F::T>(v, j / 4 + 1, b);
-        if constexpr (F::kHalves) {
-          s->w.Put(r, c + j, {a[0], a[1], a[2], a[3]});
-          s->w.Put(r, c + j + 4, {b[0], b[1], b[2], b[3]});
-        } else {
-          StoreEight(&s->w.high[r][c + j], {ToBfPair(a[0], a[1]), ToBfPair(a[2], a[3]), ToBfPair(b[0], b[1]),
-                                            ToBfPair(b[2], b[3])});
-        }
+        StoreEight(&s->w.high[r][c + j], {ToHalfPair(a[0], a[1]), ToHalfPair(a[2], a[3]),
+                                          ToHalfPair(b[0], b[1]), ToHalfPair(b[2], b[3])});
       }
     }
   }
@@ -241,11 +227,8 @@ KVC_DEVICE void Put(const Operands<F>& o, int32_t k0, const Fetched<F>& fetched,
   KVC_UNROLL
   for (int i = 0; i < F::kMineOfX; ++i) {
     const int r = RowOf<F::kColumnsOfX>() + i * Operands<F>::kRowsOfX, c = ColumnOf<F::kColumnsOfX>();
-    if constexpr (F::kRounds) {
-      StoreEight(&s->x.high[r][c], fetched.x[i]);
-    } else {
-      s->x.Put(r, c, fetched.x[i]);
-    }
+    StoreEight(&s->x.high[r][c], fetched.x[i]);
+    if constexpr (!F::kRounds) StoreEight(&s->x.low[r][c], fetched.x_low[i]);
   }
   if (F::kScaled) s->scale[ThreadOfBlock()] = HalfBits(fetched.scale);
 }
@@ -275,7 +258,7 @@ KVC_DEVICE void MultiplyUnscaled(const Stage<F>& s, const Places& at, float (&su
       typename F::TileOfW::Left w;
       s.w.LeftAt(at.w + 16 * m * F::TileOfW::kWidth + k, &w);
       KVC_UNROLL
-      for (int n = 0; n < F::kTiles; ++n) MmaSplit<Bf16Halves>(sum[m][n], w, x[n / 2][n % 2]);
+      for (int n = 0; n < F::kTiles; ++n) MmaSplit<F16Halves>(sum[m][n], w, x[n / 2][n % 2]);
     }
   }
 }
@@ -295,7 +278,7 @@ KVC_DEVICE void MultiplyScaled(const Stage<F>& s, const Places& at, float (&sum)
       typename F::TileOfW::Left w;
       s.w.LeftAt(at.w + 16 * m * F::TileOfW::kWidth + 16 * k, &w);
       KVC_UNROLL
-      for (int n = 0; n < F::kTiles; ++n) MmaSplit<Bf16Halves>(tile[n], w, x[k][n / 2][n % 2]);
+      for (int n = 0; n < F::kTiles; ++n) MmaSplit<F16Halves>(tile[n], w, x[k][n / 2][n % 2]);
     }
     KVC_UNROLL
     for (int n = 0; n < F::kTiles; ++n) {
@@ -346,7 +329,8 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_mma(const Product p) {
         const int32_t row = o.row0 + my_row + 16 * m + Lane() / 4 + i / 2 * 8,
                       token = my_token + 8 * n + Lane() % 4 * 2 + i % 2;
         if (row < w.rows && token < mine.n)
-          StoreOutput(p, w, o.first, w.first + row, mine.first + token, sum[m][n][i]);
+          StoreOutput(p, w, o.first, w.first + row, mine.first + token,
+                      sum[m][n][i] * p.halves.factors[mine.RowOfX(token)]);
       }
     }
   }
@@ -358,7 +342,7 @@ constexpr size_t kSharedOf = 2 * sizeof(Stage<F>);
 // Kernels for many tokens: codes have none, whose fragments of all 32 columns are 16 registers more than
 // there are.
 template <WeightType T, bool kRounds>
-constexpr bool kHasMany = kRounds&& T == WeightType::kBf16;
+constexpr bool kHasMany = kRounds&& T == WeightType::kF16;
 
 template <typename F>
 void AddForm(KernelLoader* loader) {
@@ -388,8 +372,8 @@ cudaError_t LaunchMma(Product p, CudaStream& stream) {
   return LaunchForm<Form<T, kRounds, false, kFewTokens>>(p, blocks, stream);
 }
 template <WeightType T>
-cudaError_t LaunchRounding(const Product& p, bool rounds, CudaStream& stream) {
-  return rounds ? LaunchMma<T, true>(p, stream) : LaunchMma<T, false>(p, stream);
+cudaError_t LaunchType(const Product& p, CudaStream& stream) {
+  return p.halves.low == nullptr ? LaunchMma<T, true>(p, stream) : LaunchMma<T, false>(p, stream);
 }
 
 // Parts of different forms, one after the other.
@@ -408,28 +392,24 @@ cudaError_t EachPart(const Product& p, CudaStream& stream) {
 void AddGemmMmaKernels(KernelLoader* loader) {
   AddForms<WeightType::kInt8, true>(loader), AddForms<WeightType::kInt8, false>(loader);
   AddForms<WeightType::kInt4, true>(loader), AddForms<WeightType::kInt4, false>(loader);
-  AddForms<WeightType::kBf16, true>(loader), AddForms<WeightType::kBf16, false>(loader);
-  AddForms<WeightType::kF16, false>(loader);
+  AddForms<WeightType::kF16, true>(loader), AddForms<WeightType::kF16, false>(loader);
   AddForms<WeightType::kF32, true>(loader), AddForms<WeightType::kF32, false>(loader);
 }
 
 cudaError_t GemmMma(Product p, CudaStream& stream) {
   const WeightType form = FormOf(p.parts[0], p.cols);
-  const bool rounds = Rounds(p, p.parts[0]);
   for (int i = 1; i < p.n_parts; ++i) {
-    if (FormOf(p.parts[i], p.cols) != form || Rounds(p, p.parts[i]) != rounds) return EachPart(p, stream);
+    if (FormOf(p.parts[i], p.cols) != form) return EachPart(p, stream);
   }
   switch (form) {
     case WeightType::kInt8:
-      return LaunchRounding<WeightType::kInt8>(p, rounds, stream);
+      return LaunchType<WeightType::kInt8>(p, stream);
     case WeightType::kInt4:
-      return LaunchRounding<WeightType::kInt4>(p, rounds, stream);
-    case WeightType::kBf16:
-      return LaunchRounding<WeightType::kBf16>(p, rounds, stream);
+      return LaunchType<WeightType::kInt4>(p, stream);
     case WeightType::kF16:
-      return LaunchMma<WeightType::kF16, false>(p, stream);
+      return LaunchType<WeightType::kF16>(p, stream);
     default:
-      return LaunchRounding<WeightType::kF32>(p, rounds, stream);
+      return LaunchType<WeightType::kF32>(p, stream);
   }
 }
 

@@ -93,15 +93,14 @@ KVC_DEVICE void RowsOfBlock(const Product& p, const X& x) {
       return RowsOf<WeightType::kF32, N>(p, w, row, x);
     case WeightType::kF16:
       return RowsOf<WeightType::kF16, N>(p, w, row, x);
-    case WeightType::kBf16:
-      return RowsOf<WeightType::kBf16, N>(p, w, row, x);
     case WeightType::kInt8:
       return RowsOf<WeightType::kInt8, N>(p, w, row, x);
     case WeightType::kInt4:
       return RowsOf<WeightType::kInt4, N>(p, w, row, x);
+    case WeightType::kBf16:
     case WeightType::kQ4K:
     case WeightType::kQ6K:
-      return;  // prepare.cc makes int8 of them
+      return;  // prepare.cc makes others of them
   }
 }
 

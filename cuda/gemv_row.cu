@@ -214,7 +214,6 @@ cudaError_t LaunchForm(OneRow o, CudaStream& stream) {
 void AddGemvRowKernels(KernelLoader* loader) {
   AddForms<WeightType::kF32>(loader);
   AddForms<WeightType::kF16>(loader);
-  AddForms<WeightType::kBf16>(loader);
   AddForms<WeightType::kInt8>(loader);
   AddForms<WeightType::kInt4>(loader);
 }
@@ -241,15 +240,14 @@ cudaError_t GemvRow(const OneRow& o, CudaStream& stream) {
       return LaunchForm<WeightType::kF32>(o, stream);
     case WeightType::kF16:
       return LaunchForm<WeightType::kF16>(o, stream);
-    case WeightType::kBf16:
-      return LaunchForm<WeightType::kBf16>(o, stream);
     case WeightType::kInt8:
       return LaunchForm<WeightType::kInt8>(o, stream);
     case WeightType::kInt4:
       return LaunchForm<WeightType::kInt4>(o, stream);
+    case WeightType::kBf16:
     case WeightType::kQ4K:
     case WeightType::kQ6K:
-      break;  // prepare.cc makes int8 of them
+      break;  // prepare.cc makes others of them
   }
   return cudaErrorInvalidValue;
 }

@@ -112,6 +112,10 @@ KVC_DEVICE float Infinity() { return INFINITY; }
 KVC_DEVICE float PowerOfTwo(float x) { return x < -126 ? 0.0f : std::exp2(x); }
 #endif
 
+// 2^exponent, of one that f32 has without leading zeros.
+KVC_DEVICE float ExponentOfTwo(int exponent) {
+  return __uint_as_float(static_cast<unsigned>(exponent + 127) << 23);
+}
 // e^x in two operations (expf has eight): off by 2^-22 of it, and by 2^-24 |x|. 0 where it is below 2^-126.
 KVC_DEVICE float QuickExp(float x) { return PowerOfTwo(x * 1.44269504f); }
 // In a register, whatever is in it.

@@ -19,8 +19,7 @@ struct PacketCopy {
 struct LaunchTraits {
   bool graphs = true;  // KVC_CUDA_GRAPHS
   bool early = false;  // kernels may begin before those in front of them have ended: KVC_CUDA_EARLY
-  bool rounds =
-      false;  // activations of prompts become one number of bf16 in products, not two: KVC_CUDA_ROUND
+  bool rounds = true;  // activations of prompts are one number of f16 in products, not two: KVC_CUDA_ROUND
   int32_t multiprocessors = 1;
 };
 

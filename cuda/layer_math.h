@@ -6,6 +6,7 @@
 #include "cuda/cuda_device.h"
 #include "cuda/experts.h"
 #include "cuda/network.h"
+#include "cuda/row_halves.h"
 
 namespace kvc::cuda {
 
@@ -16,12 +17,12 @@ struct Rows {
   float *given, *routes, *weights;  // [pairs, hidden]; [n, n_experts] logits of the router; of pairs
   int32_t *chosen, *places, *tokens;
   ExpertTile* tiles;
-  uint16_t* rounded;  // of a product's rows, where they become bf16; null: they do not
-  BlasRoom blas;
+  RowHalves halves;  // of a product's rows, where they are many; low: of those that are not rounded
+  uint8_t* blas;     // BlasBytes; null: none
 
   // Pairs of a tile: a step reads an expert once for up to so many rows.
   static int32_t TileOf(int64_t n) { return n > kMostGemvRows ? kExpertTile : n > 3 ? 4 : n > 1 ? 2 : 1; }
-  // rounds: of LaunchTraits; workspace: of Blas::WorkspaceBytes.
+  // rounds: of LaunchTraits; workspace: of LayerMath::BlasBytes.
   Rows(const NetworkShape& s, int64_t n, bool rounds, int64_t workspace, uint8_t* memory) {
     const bool experts = s.n_experts > 0;
     const int64_t pairs = experts ? n * s.n_chosen : n, more = experts ? pairs : 0;
@@ -30,14 +31,14 @@ struct Rows {
     Take(memory, more, &weights), Take(memory, more, &chosen), Take(memory, more, &places);
     Take(memory, more, &tokens), Take(memory, more, &tiles);
     const int32_t widest = std::max({s.hidden, experts ? 0 : s.ffn, s.n_heads * s.head_dim});
-    const bool many = rounds && n > kMostGemvRows;
-    Take(memory, many ? std::max(n * widest, pairs * s.ffn) : 0, &rounded);
-    // Of products that round a router's alone has halves.
-    Take(memory, workspace == 0 ? 0 : 2 * n * (!many ? widest : experts ? s.hidden : 0), &blas.halves);
-    Take(memory, workspace, &blas.workspace);
-    blas.sums = norm;  // which nobody has anything in when a product adds to x
-    if (workspace == 0) blas.workspace = nullptr;
-    if (!many) rounded = nullptr;
+    const bool many = n > kMostGemvRows;
+    const int64_t most = many ? std::max(n * widest, pairs * s.ffn) : 0;
+    Take(memory, most, &halves.high);
+    // Of products that round a router's alone is not rounded.
+    Take(memory, !many ? 0 : !rounds ? most : experts ? n * s.hidden : 0, &halves.low);
+    Take(memory, many ? pairs : 0, &halves.factors);
+    Take(memory, workspace, &blas);
+    if (workspace == 0) blas = nullptr;
   }
   static int64_t Bytes(const NetworkShape& s, int64_t n, bool rounds, int64_t workspace) {
     return Rows(s, n, rounds, workspace, nullptr).bytes_;
@@ -59,7 +60,12 @@ class LayerMath {
         shape_(shape),
         n_(n),
         blas_(blas),
-        rows_(shape, n, stream_.traits().rounds, blas->WorkspaceBytes(shape, n), At(scratch)) {}
+        rows_(shape, n, stream_.traits().rounds, BlasBytes(shape, n, stream_.traits(), *blas), At(scratch)) {}
+
+  // Scratch for cuBLASLt, which multiplies what was rounded.
+  static int64_t BlasBytes(const NetworkShape& shape, int64_t n, const LaunchTraits& traits, Blas& blas) {
+    return traits.rounds ? blas.WorkspaceBytes(shape, n) : 0;
+  }
 
   const Rows& rows() const { return rows_; }
 
@@ -85,47 +91,60 @@ class LayerMath {
   // A product with the norm of x, or with x where there is no norm.
   Status NormProduct(const Matrix& m, const float* x, DevicePtr<const float> weight,
                      DevicePtr<const float> bias, float* const* y, float scale = 1, float cap = 0) const {
-    if (!weight) return Multiply(m, x, y, false, scale, cap);
+    if (!weight) return Multiply(m, x, y, scale, cap);
     Product p = Of(m, x, y);
     p.scale = scale, p.cap = cap;
     if (RidesAlong(p, bias)) return MultiplyRow({p, At(weight), shape_.norm_eps, false, {}});
-    KVC_RETURN_IF_ERROR(Norm(x, weight, bias, rows_.norm));
-    return Multiply(m, rows_.norm, y, false, scale, cap);
+    p.x = rows_.norm;
+    const NormParams norm = Of(x, weight, bias, shape_.hidden, rows_.norm);
+    if (Takes(p) && FitsShared(norm.n)) {
+      p.halves = HalvesOf(rounds());
+      KVC_RETURN_IF_ERROR(Check(NormHalves(norm, n_, p.halves, stream_), "a norm"));
+    } else {
+      KVC_RETURN_IF_ERROR(Run(norm, n_));
+    }
+    return Multiply(p, rounds());
   }
-  // y[i]: of each part.
-  Status Multiply(const Matrix& m, const float* x, float* const* y, bool adds = false, float scale = 1,
-                  float cap = 0) const {
-    Product p = Of(m, x, y);
-    p.adds = adds, p.scale = scale, p.cap = cap;
-    KVC_RETURN_IF_ERROR(Round(n_, &p));
-    return Multiply(p);
-  }
-  // gate becomes the activation of gate and up, the two products with the norm of x.
-  Status GatedProduct(const LayerMatrices& w, const float* x) const {
+  // gate and up, the products with the norm of x. *activated: gate is the activation of both.
+  Status GatedProduct(const LayerMatrices& w, const float* x, bool* activated) const {
     float* const halves[] = {rows_.gate, rows_.up};
     const Product p = Of(w.gate_up, x, halves);
-    if (p.n_parts == 2 && (!w.ffn_norm ? FitsOneRow(p) : RidesAlong(p, w.ffn_norm_bias)))
-      return MultiplyRow({p, At(w.ffn_norm), shape_.norm_eps, true, RuleOf(w)});
-    KVC_RETURN_IF_ERROR(NormProduct(w.gate_up, x, w.ffn_norm, w.ffn_norm_bias, halves));
-    return Activate(w, int64_t{n_} * shape_.ffn);
+    *activated = p.n_parts == 2 && (!w.ffn_norm ? FitsOneRow(p) : RidesAlong(p, w.ffn_norm_bias));
+    if (*activated) return MultiplyRow({p, At(w.ffn_norm), shape_.norm_eps, true, RuleOf(w)});
+    return NormProduct(w.gate_up, x, w.ffn_norm, w.ffn_norm_bias, halves);
+  }
+  // x += scale * the product behind GatedProduct.
+  Status AddGated(const LayerMatrices& w, bool activated, float scale, float* x) const {
+    Product p = Of(w.down, rows_.gate, nullptr);
+    if (!activated) KVC_RETURN_IF_ERROR(Activate(w, n_, &p));
+    return Add(p, w.ffn_post_norm, scale, x);
   }
   // Which experts work on which rows, by the router's logits of x.
   Status Route(const LayerMatrices& w, const float* x) const {
     float* const logits[] = {rows_.routes};
     // Not rounded: who is chosen may hang on a near tie.
-    KVC_RETURN_IF_ERROR(Multiply(Of(w.router, x, logits)));
+    KVC_RETURN_IF_ERROR(Multiply(Of(w.router, x, logits), false));
     const RouteParams p{n_,           shape_.n_experts, shape_.n_chosen, w.normalise_experts,
                         rows_.routes, rows_.weights,    rows_.chosen,    rows_.places,
                         rows_.tokens, rows_.tiles,      n_tiles(),       Rows::TileOf(n_)};
     return Check(cuda::Route(p, stream_), "the choice of experts");
   }
-  // y[i] [pairs, ..] of rows of x [n, ..] that tokens names, null: of a row for each pair.
-  Status MultiplyExperts(const Matrix& m, const float* x, const int32_t* tokens, float* const* y) const {
-    Product p = Of(m, x, y);
-    p.tiles = rows_.tiles, p.n_tiles = n_tiles(), p.tokens = tokens;
-    KVC_RETURN_IF_ERROR(Round(tokens != nullptr ? n_ : int64_t{n_} * shape_.n_chosen, &p));
-    return Check(n_ <= kMostGemvRows ? GemvExperts(p, Rows::TileOf(n_), stream_) : Gemm(p, stream_),
-                 "a product of experts");
+  // gate and up [pairs, ffn] of the rows of x that were chosen for each.
+  Status MultiplyExperts(const LayerMatrices& w, const float* x) const {
+    float* const halves[] = {rows_.gate, rows_.up};
+    Product p = Of(w.gate_up, x, halves);
+    p.tokens = rows_.tokens;
+    KVC_RETURN_IF_ERROR(MakeHalves(n_, rounds(), &p));
+    return MultiplyPairs(p);
+  }
+  // given [pairs, hidden], the product behind them.
+  Status MultiplyGatedExperts(const LayerMatrices& w) const {
+    const int64_t pairs = int64_t{n_} * shape_.n_chosen;
+    float* const given[] = {rows_.given};
+    Product p = Of(w.down, rows_.gate, given);
+    KVC_RETURN_IF_ERROR(Activate(w, pairs, &p));
+    KVC_RETURN_IF_ERROR(MakeHalves(pairs, rounds(), &p));
+    return MultiplyPairs(p);
   }
   // x += scale * what the experts of each row give, or scale * the norm of that.
   Status AddGiven(DevicePtr<const float> post_norm, float scale, float* x) const {
@@ -141,21 +160,39 @@ class LayerMath {
     KVC_RETURN_IF_ERROR(Check(Combine(p, stream_), "a sum of experts"));
     return post_norm ? AddNorm(rows_.norm, post_norm, scale, x) : Status();
   }
-  // gate [values] becomes the activation of gate and up.
-  Status Activate(const LayerMatrices& w, int64_t values) const {
-    const ActivateParams p{rows_.gate, rows_.up, values, RuleOf(w)};
-    return Check(cuda::Activate(p, stream_), "an activation");
-  }
   // x += scale * m(y), or scale * norm of it where there is a norm behind the block.
   Status AddProduct(const Matrix& m, const float* y, DevicePtr<const float> post_norm, float scale,
                     float* x) const {
-    if (!post_norm) return Multiply(m, y, &x, true, scale);
-    float* out = rows_.norm;
-    KVC_RETURN_IF_ERROR(Multiply(m, y, &out));
-    return AddNorm(out, post_norm, scale, x);
+    return Add(Of(m, y, nullptr), post_norm, scale, x);
   }
 
  private:
+  bool rounds() const { return stream_.traits().rounds; }
+  // y[i]: of each part.
+  Status Multiply(const Matrix& m, const float* x, float* const* y, float scale, float cap) const {
+    Product p = Of(m, x, y);
+    p.scale = scale, p.cap = cap;
+    return Multiply(p, rounds());
+  }
+  // AddProduct, of a product that does not know where it goes.
+  Status Add(Product p, DevicePtr<const float> post_norm, float scale, float* x) const {
+    p.parts[0].y = post_norm ? rows_.norm : x;
+    p.adds = !post_norm, p.scale = post_norm ? 1 : scale;
+    KVC_RETURN_IF_ERROR(Multiply(p, rounds()));
+    return post_norm ? AddNorm(rows_.norm, post_norm, scale, x) : Status();
+  }
+  // The activation of gate and up, of so many rows, for p: in gate, or as its halves.
+  Status Activate(const LayerMatrices& w, int64_t n_rows, Product* p) const {
+    const ActivateParams params{rows_.gate, rows_.up, n_rows * shape_.ffn, RuleOf(w)};
+    if (!Takes(*p) || !FitsShared(shape_.ffn)) return Check(cuda::Activate(params, stream_), "an activation");
+    p->halves = HalvesOf(rounds());
+    return Check(ActivateHalves(params, shape_.ffn, p->halves, stream_), "an activation");
+  }
+  Status MultiplyPairs(Product p) const {
+    p.tiles = rows_.tiles, p.n_tiles = n_tiles();
+    return Check(n_ <= kMostGemvRows ? GemvExperts(p, Rows::TileOf(n_), stream_) : Gemm(p, stream_),
+                 "a product of experts");
+  }
   static ActivationRule RuleOf(const LayerMatrices& w) {
     return {w.activation, w.activation_gain, w.activation_limit};
   }
@@ -163,15 +200,20 @@ class LayerMath {
   bool RidesAlong(const Product& p, DevicePtr<const float> bias) const {
     return !shape_.layer_norms && !bias && FitsOneRow(p);
   }
-  // Makes bf16 of the rows of x, where some part of a product with many takes it (and none is in f32).
-  Status Round(int64_t n_rows, Product* p) const {
-    if (rows_.rounded == nullptr || !SomeRounds(*p)) return {};
-    p->rounded = rows_.rounded;
-    return Check(RoundRows(p->x, rows_.rounded, n_rows * p->cols, stream_), "rounding");
+  bool Takes(const Product& p) const { return n_ > kMostGemvRows && TakesHalves(p); }
+  RowHalves HalvesOf(bool rounds) const {
+    return {rows_.halves.high, rounds ? nullptr : rows_.halves.low, rows_.halves.factors};
   }
-  Status Multiply(const Product& p) const {
+  // Of the rows of x, where a product takes them and has none.
+  Status MakeHalves(int64_t n_rows, bool rounds, Product* p) const {
+    if (!Takes(*p) || p->halves.high != nullptr) return {};
+    p->halves = HalvesOf(rounds);
+    return Check(RoundRows(p->x, n_rows, p->cols, p->halves, stream_), "rounding");
+  }
+  Status Multiply(Product p, bool rounds) const {
     if (FitsOneRow(p)) return MultiplyRow({p, nullptr, 0, false, {}});
-    if (rows_.blas.workspace != nullptr) return Check(GemmBlas(p, rows_.blas, blas_, stream_), "a product");
+    KVC_RETURN_IF_ERROR(MakeHalves(n_, rounds, &p));
+    if (rows_.blas != nullptr) return Check(GemmBlas(p, rows_.blas, blas_, stream_), "a product");
     return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : Gemm(p, stream_), "a product");
   }
   Status MultiplyRow(const OneRow& o) const { return Check(GemvRow(o, stream_), "a product"); }
@@ -183,14 +225,18 @@ class LayerMath {
     return static_cast<int32_t>(
         MostExpertTiles(int64_t{n_} * shape_.n_chosen, shape_.n_experts, Rows::TileOf(n_)));
   }
+  // y null: nowhere yet.
   Product Of(const Matrix& m, const float* x, float* const* y) const {
     Product p{};
     p.n_parts = m.n_parts, p.cols = m.cols, p.n = n_, p.x = x, p.scale = 1;
     for (int i = 0; i < m.n_parts; ++i) {
       const Matrix::Part& part = m.parts[i];
       const int32_t n_rows = part.rows / m.stack;
-      p.parts[i] = {At(part.data), At(part.scales), At(part.bias), y[i], n_rows,
-                    p.rows,        part.group,      part.type,     0};
+      p.parts[i] = {At(part.data), At(part.scales),
+                    At(part.bias), y == nullptr ? nullptr : y[i],
+                    part.factor,   n_rows,
+                    p.rows,        part.group,
+                    part.type,     0};
       p.rows += n_rows;
     }
     return p;

@@ -117,7 +117,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   LaunchTraits traits;
   traits.graphs = IsOn("KVC_CUDA_GRAPHS");
   traits.early = properties.major >= 9 && IsOn("KVC_CUDA_EARLY");
-  traits.rounds = IsOn("KVC_CUDA_ROUND", false);
+  traits.rounds = IsOn("KVC_CUDA_ROUND");
   traits.multiprocessors = properties.multiProcessorCount;
   const int capability = properties.major * 10 + properties.minor;
   std::unique_ptr<CudaDevice> device(new CudaDevice(number, context, traits, capability));

@@ -26,13 +26,11 @@ __global__ void embed(const EmbedParams p) {
 Status AddExperts(const LayerMath& math, const FinishArgs& a, float* x) {
   const LayerMatrices& w = *a.w;
   const Rows& rows = math.rows();
-  float *const halves[] = {rows.gate, rows.up}, *const given[] = {rows.given};
   const float* h = w.ffn_norm ? rows.norm : x;
   if (w.ffn_norm) KVC_RETURN_IF_ERROR(math.Norm(x, w.ffn_norm, w.ffn_norm_bias, rows.norm));
   KVC_RETURN_IF_ERROR(math.Route(w, h));
-  KVC_RETURN_IF_ERROR(math.MultiplyExperts(w.gate_up, h, rows.tokens, halves));
-  KVC_RETURN_IF_ERROR(math.Activate(w, int64_t{a.n} * a.shape->n_chosen * a.shape->ffn));
-  KVC_RETURN_IF_ERROR(math.MultiplyExperts(w.down, rows.gate, nullptr, given));
+  KVC_RETURN_IF_ERROR(math.MultiplyExperts(w, h));
+  KVC_RETURN_IF_ERROR(math.MultiplyGatedExperts(w));
   return math.AddGiven(w.ffn_post_norm, a.scale, x);
 }
 
@@ -43,7 +41,7 @@ void AddNetworkKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, embed, 0); }
 Status CudaDevice::Supports(const NetworkShape& shape) const { return CheckHeadSize(shape.head_dim); }
 
 int64_t CudaDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const {
-  return Rows::Bytes(shape, n_rows, traits_.rounds, blas_->WorkspaceBytes(shape, n_rows));
+  return Rows::Bytes(shape, n_rows, traits_.rounds, LayerMath::BlasBytes(shape, n_rows, traits_, *blas_));
 }
 
 Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {
@@ -53,10 +51,10 @@ Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {
   const int32_t* tokens = packet.Copy(a.tokens, a.n);
   KVC_RETURN_IF_ERROR(packet.Send());
   const Matrix::Part& t = a.table->parts[0];
-  const EmbedParams p{{At(t.data), At(t.scales), nullptr, nullptr, t.rows, 0, t.group, t.type, 0},
+  const EmbedParams p{{At(t.data), At(t.scales), nullptr, nullptr, 1, t.rows, 0, t.group, t.type, 0},
                       a.table->cols,
                       tokens,
-                      a.scale,
+                      a.scale * t.factor,
                       At(a.x)};
   return Check(KVC_LAUNCH_EARLY(embed, dim3(static_cast<unsigned>(a.n)), dim3(128), 0, StreamOf(s), p),
                "embedding");
@@ -76,7 +74,6 @@ Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
   KVC_ENTER();
   const LayerMath math(s, *a.shape, a.n, a.scratch, blas_.get());
   const LayerMatrices& w = *a.w;
-  const Rows& rows = math.rows();
   float* const x = At(a.x);
   const auto add_attended = [&] {
     return math.AddProduct(w.output, At(a.attended), w.attention_post_norm, a.scale, x);
@@ -84,9 +81,10 @@ Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
   // Beside the attention the feed-forward part reads x first; its halves are not touched by what follows.
   if (!a.shape->parallel_blocks) KVC_RETURN_IF_ERROR(add_attended());
   if (a.shape->n_experts > 0) return AddExperts(math, a, x);
-  KVC_RETURN_IF_ERROR(math.GatedProduct(w, x));
+  bool activated = false;
+  KVC_RETURN_IF_ERROR(math.GatedProduct(w, x, &activated));
   if (a.shape->parallel_blocks) KVC_RETURN_IF_ERROR(add_attended());
-  return math.AddProduct(w.down, rows.gate, w.ffn_post_norm, a.scale, x);
+  return math.AddGated(w, activated, a.scale, x);
 }
 
 Status CudaDevice::Logits(Stream* s, const LogitsArgs& a) {

@@ -17,6 +17,8 @@ struct NormParams {
   float scale;
 };
 cudaError_t NormRows(const NormParams& p, int64_t rows, CudaStream& stream);
+// Into halves (weights.h) instead of y; FitsShared(n).
+cudaError_t NormHalves(const NormParams& p, int64_t rows, const RowHalves& y, CudaStream& stream);
 
 // gate [n] becomes the activation of gate and up.
 struct ActivateParams {
@@ -26,6 +28,8 @@ struct ActivateParams {
   ActivationRule rule;
 };
 cudaError_t Activate(const ActivateParams& p, CudaStream& stream);
+// Into halves, of rows with so many numbers; FitsShared(cols).
+cudaError_t ActivateHalves(const ActivateParams& p, int32_t cols, const RowHalves& y, CudaStream& stream);
 
 // A product with one row of x (p.n 1), and what rides along: the root-mean-square norm of x in front of it,
 // and the activation of its two parts behind it. Byte model: every weight once.
@@ -53,17 +57,14 @@ cudaError_t Gemm(const Product& p, CudaStream& stream);
 cudaError_t GemmF32(const Product& p, CudaStream& stream);
 cudaError_t GemmMma(Product p, CudaStream& stream);
 
-// y [n] = x in bf16, to nearest, ties to even; y aligned to 16 bytes.
-cudaError_t RoundRows(const float* x, uint16_t* y, int64_t n, CudaStream& stream);
+// y = x [n, cols].
+cudaError_t RoundRows(const float* x, int64_t n, int32_t cols, const RowHalves& y, CudaStream& stream);
 
-// Scratch of products by cuBLASLt (blas.h); workspace null: there are none.
-struct BlasRoom {
-  uint16_t* halves;  // [2, n, cols] of x, bf16, for products that do not round it
-  float* sums;       // [n, hidden], of such a product that adds to y
-  uint8_t* workspace;
-};
 class Blas;
-// By cuBLASLt, or as Gemm where it has nothing for the product.
-cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStream& stream);
+// By cuBLASLt with this scratch (blas.h), or as Gemm where it has nothing for the product.
+cudaError_t GemmBlas(const Product& p, uint8_t* workspace, Blas* blas, CudaStream& stream);
+
+// numbers [n], aligned to 16 bytes: bf16 become f16, times 2^shift.
+cudaError_t ToHalves(uint16_t* numbers, int64_t n, int shift, cudaStream_t stream);
 
 }  // namespace kvc::cuda

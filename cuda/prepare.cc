@@ -1,12 +1,13 @@
 // Weights as kernels read them: row major, rows behind each other, codes and then scales, every tensor at a
-// multiple of 256 bytes. What a file has in panels is laid in rows again, and blocks of GGUF become int8,
-// whose products there are. Uploaded by pieces of a few MiB, so that no second copy of a model is ever in the
-// host's memory.
+// multiple of 256 bytes. What a file has in panels is laid in rows again; blocks of GGUF become int8, whose
+// products there are, and bf16 becomes f16 times a power of two (to_halves.cu). Uploaded by pieces of a few
+// MiB, so that no second copy of a model is ever in the host's memory.
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "cuda/cuda_device.h"
+#include "cuda/network.h"
 #include "lib/base/half.h"
 #include "lib/ops/weight_blocks.h"
 #include "lib/ops/weight_panels.h"
@@ -21,10 +22,32 @@ int64_t CodeBytesOf(const Weight& w) { return int64_t{w.rows} * WeightRowBytes(w
 int64_t ScaleBytesOf(const Weight& w) { return 2 * w.rows * RowScales(w); }
 int64_t BytesOf(const Weight& w) { return Align(CodeBytesOf(w)) + Align(ScaleBytesOf(w)); }
 
-// On the device's own stream: the one without a name would wait for the host program's.
-Status Upload(cudaStream_t stream, uint8_t* to, const void* from, int64_t bytes) {
+// The largest of numbers of bf16 without their signs, as bits, that is finite.
+int LargestOf(const void* numbers, int64_t bytes) {
+  constexpr int kInfinite = 0x7f80;
+  const uint16_t* x = static_cast<const uint16_t*>(numbers);
+  int16_t largest = 0;  // bits without a sign have the order of what they say
+  for (int64_t i = 0; i < bytes / 2; ++i) {
+    const int16_t bits = static_cast<int16_t>(x[i] & 0x7fff);
+    largest = std::max(largest, bits < kInfinite ? bits : int16_t{0});
+  }
+  return largest;
+}
+
+// The power of two that takes the largest to [2^14, 2^15): of what is within 2^29 of it f16 has every bit,
+// below that what is lost is less than 2^-39 of it. kMostShift: that 2^-shift has no leading zeros.
+int ShiftOf(int largest) {
+  constexpr int kBits = 7, kBias = 127, kMostShift = 126;
+  return largest == 0 ? 0 : std::min(14 - ((largest >> kBits) - kBias), kMostShift);
+}
+
+// On the device's own stream: the one without a name would wait for the host program's. largest: LargestOf
+// with what was there before; null: nobody asks.
+Status Upload(cudaStream_t stream, uint8_t* to, const void* from, int64_t bytes, int* largest = nullptr) {
   for (int64_t at = 0; at < bytes; at += kPiece) {
     const int64_t n = std::min(kPiece, bytes - at);
+    if (largest != nullptr)
+      *largest = std::max(*largest, LargestOf(static_cast<const uint8_t*>(from) + at, n));
     KVC_RETURN_IF_ERROR(Check(cudaMemcpyAsync(to + at, static_cast<const uint8_t*>(from) + at,
                                               static_cast<size_t>(n), cudaMemcpyHostToDevice, stream),
                               "weights for the device"));
@@ -34,7 +57,9 @@ Status Upload(cudaStream_t stream, uint8_t* to, const void* from, int64_t bytes)
 
 // The form of a weight here, without data.
 Weight FormOf(const Weight& w) {
-  return {HasBlocks(w.type) ? WeightType::kInt8 : w.type,
+  return {HasBlocks(w.type)             ? WeightType::kInt8
+          : w.type == WeightType::kBf16 ? WeightType::kF16
+                                        : w.type,
           WeightLayout::kRowMajor,
           w.rows,
           w.cols,
@@ -83,9 +108,9 @@ Status ReadRow(const Weight& w, int32_t r, uint8_t* codes, uint16_t* scales) {
   return {};
 }
 
-Status UploadRows(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t* scales) {
+Status UploadRows(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t* scales, int* largest) {
   if (!HasBlocks(w.type) && w.layout == WeightLayout::kRowMajor) {
-    KVC_RETURN_IF_ERROR(Upload(stream, codes, w.data, CodeBytesOf(w)));
+    KVC_RETURN_IF_ERROR(Upload(stream, codes, w.data, CodeBytesOf(w), largest));
     return Upload(stream, scales, w.scales, ScaleBytesOf(w));
   }
   const Weight form = FormOf(w);
@@ -97,11 +122,25 @@ Status UploadRows(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t*
     const int32_t n = std::min(at_once, w.rows - r);
     for (int32_t i = 0; i < n; ++i)
       KVC_RETURN_IF_ERROR(ReadRow(w, r + i, rows.data() + i * row_bytes, factors.data() + i * row_scales));
-    KVC_RETURN_IF_ERROR(Upload(stream, codes + r * row_bytes, rows.data(), n * row_bytes));
+    KVC_RETURN_IF_ERROR(Upload(stream, codes + r * row_bytes, rows.data(), n * row_bytes, largest));
     KVC_RETURN_IF_ERROR(Upload(stream, scales + 2 * r * row_scales, factors.data(), 2 * n * row_scales));
     KVC_RETURN_IF_ERROR(Check(cudaStreamSynchronize(stream), "weights for the device"));
   }
   return {};
+}
+
+// factor: Matrix::Part.
+Status UploadWeight(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t* scales, float* factor) {
+  const bool is_bf16 = w.type == WeightType::kBf16;
+  int largest = 0, shift = 0;
+  KVC_RETURN_IF_ERROR(UploadRows(stream, w, codes, scales, is_bf16 ? &largest : nullptr));
+  if (is_bf16) {
+    shift = ShiftOf(largest);
+    KVC_RETURN_IF_ERROR(Check(
+        ToHalves(reinterpret_cast<uint16_t*>(codes), int64_t{w.rows} * w.cols, shift, stream), "weights"));
+  }
+  *factor = std::ldexp(1.0f, -shift);
+  return Check(cudaStreamSynchronize(stream), "weights for the device");
 }
 
 }  // namespace
@@ -125,8 +164,8 @@ Status CudaDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<cons
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Weight w = FormOf(tensors[i]);
     uint8_t *codes = at, *scales = at + Align(CodeBytesOf(w));
-    Status status = UploadRows(stream_, tensors[i], codes, scales);
-    if (status.ok()) status = Check(cudaStreamSynchronize(stream_), "weights for the device");
+    float factor = 1;
+    const Status status = UploadWeight(stream_, tensors[i], codes, scales, &factor);
     if (!status.ok()) {
       Free(out->memory, bytes);
       *out = {};
@@ -138,7 +177,8 @@ Status CudaDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<cons
                      w.group,
                      AddressOf(static_cast<const uint8_t*>(codes)),
                      AddressOf(reinterpret_cast<const uint16_t*>(scales)),
-                     biases.empty() ? DevicePtr<const float>() : biases[i]};
+                     biases.empty() ? DevicePtr<const float>() : biases[i],
+                     factor};
     at += BytesOf(w);
   }
   return {};

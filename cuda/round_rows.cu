@@ -1,31 +1,40 @@
-// Rows of f32 as bf16, to nearest, ties to even, once for all products with them. Bytes: 4 read and 2 written
-// for each number.
+// Rows of activations as halves (row_halves.h) where the kernel that makes them does not do it. Bytes of a
+// number: 4 read, from memory once, and 2 or 4 written.
 #include "cuda/launch.h"
 #include "cuda/network.h"
+#include "cuda/row_halves.h"
 
 namespace kvc::cuda {
 namespace {
 
-constexpr int kThreads = 256, kColumns = 8;  // of a thread: 16 bytes of what it writes
+constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) round_rows(const float* x, uint16_t* y, int64_t n) {
-  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + ThreadOfBlock()) * kColumns;
-  if (at + kColumns <= n && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
-    const float4 *from = reinterpret_cast<const float4*>(x + at), a = from[0], b = from[1];
-    StoreEight(y + at, {ToBfPair(a.x, a.y), ToBfPair(a.z, a.w), ToBfPair(b.x, b.y), ToBfPair(b.z, b.w)});
-    return;
-  }
-  for (int64_t i = at; i < n && i < at + kColumns; ++i) y[i] = ToBfBits(x[i]);
+// Block: a row.
+template <bool kLow>
+__global__ void __launch_bounds__(kThreads) round_rows(const float* rows, int32_t cols, const RowHalves y) {
+  __shared__ float shared[kThreads / kWarp];
+  const float* x = rows + static_cast<int64_t>(blockIdx.x) * cols;
+  const bool whole = cols % 8 == 0 && reinterpret_cast<uintptr_t>(rows) % 16 == 0;
+  const int32_t fours = whole ? cols / 4 : 0;
+  float largest = 0;
+  for (int32_t i = ThreadOfBlock(); i < fours; i += kThreads)
+    largest = LargestOf(largest, reinterpret_cast<const float4*>(x)[i]);
+  for (int32_t i = 4 * fours + ThreadOfBlock(); i < cols; i += kThreads)
+    largest = fmaxf(largest, fabsf(x[i]));
+  StoreHalves<kLow>(x, cols, whole, largest, shared, y, blockIdx.x);
 }
 
 }  // namespace
 
-void AddRoundRowsKernels(KernelLoader* loader) { KVC_ADD(loader, round_rows, 0); }
+void AddRoundRowsKernels(KernelLoader* loader) {
+  KVC_ADD(loader, round_rows<false>, 0);
+  KVC_ADD(loader, round_rows<true>, 0);
+}
 
-cudaError_t RoundRows(const float* x, uint16_t* y, int64_t n, CudaStream& stream) {
-  constexpr int64_t kOfBlock = kThreads * kColumns;
-  return KVC_LAUNCH(round_rows, dim3(static_cast<unsigned>((n + kOfBlock - 1) / kOfBlock)), dim3(kThreads), 0,
-                    stream, x, y, n);
+cudaError_t RoundRows(const float* x, int64_t n, int32_t cols, const RowHalves& y, CudaStream& stream) {
+  const dim3 grid(static_cast<unsigned>(n)), block(kThreads);
+  if (y.low == nullptr) return KVC_LAUNCH(round_rows<false>, grid, block, 0, stream, x, cols, y);
+  return KVC_LAUNCH(round_rows<true>, grid, block, 0, stream, x, cols, y);
 }
 
 }  // namespace kvc::cuda

@@ -1,4 +1,5 @@
-// Weights as kernels read them (prepare.cc): row major, one part or up to three behind each other.
+// Weights as kernels read them (prepare.cc): row major, one part or up to three behind each other. Those of
+// bf16 are f16 times a power of two.
 #pragma once
 #include "cuda/gpu.h"
 #include "lib/ops/network_ops.h"
@@ -8,14 +9,12 @@ namespace kvc::cuda {
 // Codes, of which a group of columns has a scale.
 constexpr bool IsScaled(WeightType type) { return type == WeightType::kInt8 || type == WeightType::kInt4; }
 
-// Weights, or their codes, that are numbers of bf16 exactly.
-constexpr bool IsOneBf16(WeightType type) { return type == WeightType::kBf16 || IsScaled(type); }
-
 struct Part {
   const uint8_t* data;
   const uint16_t* scales;
   const float* bias;           // null: none
   float* y;                    // [n, rows]
+  float factor;                // of every weight
   int32_t rows, first, group;  // first: row of the product where it begins
   WeightType type;
   int32_t first_block;  // of the kernel, whose blocks are each of one part
@@ -27,31 +26,33 @@ struct ExpertTile {
 };
 constexpr int32_t kExpertTile = 64;  // pairs of one at most, where there are many rows
 
+// Rows of activations [n, cols] for the tensor cores: row i is factors[i] times its numbers of f16, or times
+// the sums of two.
+struct RowHalves {
+  uint16_t *high, *low;  // multiples of 16 bytes; low null: one
+  float* factors;        // [n], powers of two
+};
+
 // A product of a matrix with n rows of x.
 struct Product {
   Part parts[Matrix::kMaxParts];
   int32_t n_parts, rows, cols, n;
-  const float* x;           // [n, cols]
-  const uint16_t* rounded;  // the same in bf16, for parts that take it (Rounds); null: there is none
-  bool adds;                // y += scale * result instead of y = scale * result
-  float scale, cap;         // cap: of the scaled result (gpu.h)
+  const float* x;    // [n, cols]
+  RowHalves halves;  // of x; null: there are none, of products that do not ask for them (TakesHalves)
+  bool adds;         // y += scale * result instead of y = scale * result
+  float scale, cap;  // cap: of the scaled result (gpu.h)
   // Of experts: parts are stacks of matrices with `rows` rows each, rows of y are pairs. null: one matrix.
   const ExpertTile* tiles;  // [n_tiles]
   int32_t n_tiles;
   const int32_t* tokens;  // of pairs, the rows of x; null: x has a row for each pair
 };
 
-// Whether a part multiplies x in bf16 where there is such a one: where its weights, or their codes, are such
-// numbers themselves, of which the tensor cores take one for one.
-inline bool Rounds(const Product& p, const Part& w) { return p.rounded != nullptr && IsOneBf16(w.type); }
-// Whether some part of a product with many rows would; one in f32 makes all of them f32 (Gemm).
-inline bool SomeRounds(const Product& p) {
-  bool some = false;
+// Whether a product with many rows is the tensor cores': one part in f32 makes all of them f32 (Gemm).
+inline bool TakesHalves(const Product& p) {
   for (int i = 0; i < p.n_parts; ++i) {
     if (p.parts[i].type == WeightType::kF32) return false;
-    some = some || IsOneBf16(p.parts[i].type);
   }
-  return some;
+  return true;
 }
 
 // The rows of y that a block makes, which expert does, and where x has them.
@@ -97,6 +98,7 @@ KVC_DEVICE const Part& PartAt(const Product& p, int32_t row) {
 
 // The result of a sum. first: row of the part's stack with which the matrix begins; r: row of that.
 KVC_DEVICE float OutputOf(const Product& p, const Part& part, int32_t first, int32_t r, float sum) {
+  sum *= part.factor;
   if (part.bias != nullptr) sum += part.bias[first + r];
   return Capped(sum * p.scale, p.cap);
 }
@@ -109,7 +111,7 @@ KVC_DEVICE void StoreOutput(const Product& p, const Part& part, int32_t first, i
   *y = p.adds ? *y + value : value;
 }
 
-// Element c of row r of a part.
+// Element c of row r of a part, without its factor.
 KVC_DEVICE float WeightElement(const Part& w, int32_t cols, int32_t r, int32_t c) {
   const int64_t at = static_cast<int64_t>(r) * cols + c;
   switch (w.type) {
@@ -117,8 +119,6 @@ KVC_DEVICE float WeightElement(const Part& w, int32_t cols, int32_t r, int32_t c
       return reinterpret_cast<const float*>(w.data)[at];
     case WeightType::kF16:
       return HalfBits(reinterpret_cast<const uint16_t*>(w.data)[at]);
-    case WeightType::kBf16:
-      return BfBits(reinterpret_cast<const uint16_t*>(w.data)[at]);
     default:
       break;
   }
@@ -145,7 +145,7 @@ KVC_DEVICE void UnpackFour(const uint4& v, int i, float (&w)[4]) {
     KVC_UNROLL
     for (int j = 0; j < 4; ++j) w[j] = __uint_as_float(words[j]);
   }
-  if (T == WeightType::kBf16 || T == WeightType::kF16) {
+  if (T == WeightType::kBf16 || T == WeightType::kF16) {  // pages have bf16 (read_tile.h)
     KVC_UNROLL
     for (int j = 0; j < 4; ++j) {
       const unsigned word = words[2 * i % 4 + j / 2];

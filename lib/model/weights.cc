@@ -202,8 +202,9 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
   for (const LayerMatrices& layer : w.layers) {
     for (const Matrix* m : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
       for (int i = 0; i < m->n_parts; ++i) {
-        w.shape.bf16_weights |= m->stack == 1 && m->parts[i].type == WeightType::kBf16;
-        w.shape.f32_weights |= m->parts[i].type == WeightType::kF32;
+        const WeightType type = m->parts[i].type;
+        w.shape.half_weights |= m->stack == 1 && (type == WeightType::kF16 || type == WeightType::kBf16);
+        w.shape.f32_weights |= type == WeightType::kF32;
       }
     }
   }

@@ -24,6 +24,7 @@ struct Matrix {
     DevicePtr<const uint8_t> data;
     DevicePtr<const uint16_t> scales;
     DevicePtr<const float> bias;
+    float factor = 1;  // of every number: a power of two, where a device has made its own form of them
   };
   int32_t n_parts = 0, cols = 0;
   int32_t stack = 1;  // of every part: matrices of rows / stack rows each
@@ -76,7 +77,7 @@ struct NetworkShape {
   bool attention_sinks = false, clamped_activation = false;
   bool layer_norms = false;      // every norm takes the mean off; those with a bias in LayerMatrices add it
   bool parallel_blocks = false;  // the feed-forward part reads x as it was before the attention's output
-  bool bf16_weights = false;     // of some matrix that every row meets: scratch of devices may depend on it
+  bool half_weights = false;     // f16 or bf16, of some matrix that every row meets: scratch may depend on it
   bool f32_weights = false;      // of some matrix of a layer: what stands between products is wanted as it is
 };
 

@@ -8,13 +8,11 @@
 namespace kvc::cuda::lt {
 
 static_assert(kSuccess == CUBLAS_STATUS_SUCCESS && sizeof(Result) == sizeof(cublasStatus_t));
-static_assert(kFloat == CUDA_R_32F && kBf16 == CUDA_R_16BF && sizeof(int) == sizeof(cudaDataType_t));
+static_assert(kFloat == CUDA_R_32F && kHalf == CUDA_R_16F && sizeof(int) == sizeof(cudaDataType_t));
 static_assert(kComputeFloat == CUBLAS_COMPUTE_32F && sizeof(int) == sizeof(cublasComputeType_t));
-static_assert(kTransposed == CUBLAS_OP_T && kBiasEpilogue == CUBLASLT_EPILOGUE_BIAS);
+static_assert(kTransposed == CUBLAS_OP_T && kTransA == CUBLASLT_MATMUL_DESC_TRANSA);
 static_assert(kReduceInWorkspace == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 
-static_assert(kTransA == CUBLASLT_MATMUL_DESC_TRANSA && kEpilogue == CUBLASLT_MATMUL_DESC_EPILOGUE);
-static_assert(kBiasPointer == CUBLASLT_MATMUL_DESC_BIAS_POINTER);
 static_assert(kMostWorkspace == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
 static_assert(kReductionSchemes == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
 static_assert(kAlignmentA == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);

@@ -16,8 +16,6 @@ struct Context {
 struct Operation {
   int compute_type, scale_type;
   int32_t trans[2] = {0, 0};
-  uint32_t epilogue = 1;
-  const float* bias = nullptr;
 };
 struct Layout {
   int type;
@@ -60,7 +58,7 @@ Result Destroy(T* object) {
 
 // What an algorithm is for.
 struct Purpose {
-  uint64_t rows, sum, epilogue, alignment;
+  uint64_t rows, sum, alignment;
 };
 
 struct Product {
@@ -78,7 +76,7 @@ struct Product {
 double Number(const Layout& l, const void* at, bool transposed, uint64_t i, uint64_t j) {
   const uint64_t r = transposed ? j : i, c = transposed ? i : j;
   return static_cast<double>(
-      Bf16ToFloat(static_cast<const uint16_t*>(at)[r + c * static_cast<uint64_t>(l.stride)]));
+      F16ToFloat(static_cast<const uint16_t*>(at)[r + c * static_cast<uint64_t>(l.stride)]));
 }
 
 void Run(void* data) {
@@ -92,7 +90,6 @@ void Run(void* data) {
                Number(p->b, p->at_b, p->operation.trans[1] == kTransposed, k, j);
       float value = p->alpha * static_cast<float>(sum);
       if (p->beta != 0) value += p->beta * p->at_c[i + j * static_cast<uint64_t>(p->c.stride)];
-      if (p->operation.epilogue == kBiasEpilogue) value += p->operation.bias[i];
       p->at_d[i + j * static_cast<uint64_t>(p->d.stride)] = value;
     }
   }
@@ -104,7 +101,7 @@ uint64_t SumOf(const Operation& o, const Layout& a, const Layout& b, const Layou
   const bool ta = o.trans[0] == kTransposed, tb = o.trans[1] == kTransposed;
   const bool fits = (ta ? a.cols : a.rows) == d.rows && (tb ? b.rows : b.cols) == d.cols &&
                     (ta ? a.rows : a.cols) == (tb ? b.cols : b.rows) && c.rows == d.rows && c.cols == d.cols;
-  const bool types = a.type == kBf16 && b.type == kBf16 && c.type == kFloat && d.type == kFloat &&
+  const bool types = a.type == kHalf && b.type == kHalf && c.type == kFloat && d.type == kFloat &&
                      o.compute_type == kComputeFloat && o.scale_type == kFloat;
   for (const Layout* l : {&a, &b, &c, &d}) {
     if (l->stride < static_cast<int64_t>(l->rows)) return 0;
@@ -156,10 +153,6 @@ KVC_FAKE Result cublasLtMatmulDescSetAttribute(Operation* o, int attribute, cons
       return take(&o->trans[0]);
     case lt::kTransA + 1:
       return take(&o->trans[1]);
-    case lt::kEpilogue:
-      return take(&o->epilogue);
-    case lt::kBiasPointer:
-      return take(&o->bias);
     default:
       return Broken("an unknown attribute");
   }
@@ -199,7 +192,7 @@ KVC_FAKE Result cublasLtMatmulAlgoGetHeuristic(Context* context, Operation* o, L
   if ((preference->reductions & ~2u) != 0) return Broken("sums in an order of chance");
   *n_results = 0;
   if (preference->workspace < lt::kWorkspace) return lt::kSuccess;
-  const lt::Purpose purpose{d->rows, sum, o->epilogue, preference->alignment[0]};
+  const lt::Purpose purpose{d->rows, sum, preference->alignment[0]};
   results[0] = {};
   std::memcpy(&results[0].algorithm, &purpose, sizeof purpose);
   results[0].workspace_bytes = lt::kWorkspace;
@@ -221,9 +214,8 @@ KVC_FAKE Result cublasLtMatmul(Context* context, Operation* o, const void* alpha
   lt::Purpose purpose;
   std::memcpy(&purpose, algorithm, sizeof purpose);
   if (sum == 0) return Broken("matrices that do not fit each other");
-  if (purpose.rows != of_d->rows || purpose.sum != sum || purpose.epilogue != o->epilogue)
-    return Broken("an algorithm of another product");
-  for (const void* at : {a, b, c, static_cast<const void*>(d), static_cast<const void*>(o->bias)}) {
+  if (purpose.rows != of_d->rows || purpose.sum != sum) return Broken("an algorithm of another product");
+  for (const void* at : {a, b, c, static_cast<const void*>(d)}) {
     if (!lt::IsAligned(at, purpose.alignment)) return Broken("an address between the vectors");
   }
   if (workspace_bytes < lt::kWorkspace || !lt::IsAligned(workspace, 256))

@@ -208,9 +208,9 @@ TEST(ReferenceQuantised, ActivationsInBf16StayNearThoseInF32) {
   if (f32.empty()) GTEST_SKIP() << "no kernels here round activations to bf16";
 }
 
-// The same of a GPU's prompts, or of the emulated one's, which takes its time: beside activations of two
-// numbers of bf16. The switch is read when a device is opened.
-TEST(ReferenceQuantised, PromptsInBf16OnAGpuStayNearThoseInTwoOfIt) {
+// The same of a GPU's prompts in f16, or of the emulated one's, which takes its time: beside activations of
+// two numbers. The switch is read when a device is opened.
+TEST(ReferenceQuantised, PromptsInF16OnAGpuStayNearThoseInTwoOfIt) {
   const char* device = test::Gpu();
   if (device == nullptr) GTEST_SKIP() << "no GPU here, and no emulated one";
   Tokens ids = ReadReference("recall_quantised_llamacpp.json")["ids"];
@@ -220,11 +220,11 @@ TEST(ReferenceQuantised, PromptsInBf16OnAGpuStayNearThoseInTwoOfIt) {
   const test::KeptVariable kept("KVC_CUDA_ROUND");
   test::SetVariable("KVC_CUDA_ROUND", "0");
   const auto exact = LogProbabilities(folder / "m.kvc", ids, device);
-  test::SetVariable("KVC_CUDA_ROUND", "1");
+  test::SetVariable("KVC_CUDA_ROUND", nullptr);
   const double mean = MeanDivergence(exact, LogProbabilities(folder / "m.kvc", ids, device));
   RecordProperty(device, Format("%.3g", mean));
   EXPECT_GT(mean, 0) << "nothing was rounded";
-  EXPECT_LE(mean, kMostApart);
+  EXPECT_LE(mean, kMostApart / 100);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "bench"))
+import gpu_blas  # noqa: E402
 import gpu_cells  # noqa: E402
 import gpu_targets  # noqa: E402
 import gpu_tests  # noqa: E402
@@ -252,7 +253,7 @@ class FromAnArchive(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.tree)
         shutil.copy(os.path.join(ROOT, "dev"), self.tree)
         os.mkdir(os.path.join(self.tree, "bench"))
-        for name in ("gpu.bash", "gpu.py", "gpu_cells.py", "gpu_targets.py", "gpu_tests.py"):
+        for name in ("gpu.bash", "gpu.py", "gpu_blas.py", "gpu_cells.py", "gpu_targets.py", "gpu_tests.py"):
             shutil.copy(os.path.join(ROOT, "bench", name), os.path.join(self.tree, "bench"))
 
     def pack(self, *tests):
@@ -298,6 +299,34 @@ class FromAnArchive(unittest.TestCase):
         self.assertEqual([name for name in os.listdir(self.tree) if name.startswith("kvc-gpu-")], [])
         self.assertEqual(self.dev("--from", "gpu.tar.xz", "--minutes", "5", "--shapes", "1b:int4").returncode, 0)
         self.assertEqual({c["model"] for c in json.loads(self.read("gpu.json"))["cells"]}, {"1b-int4.kvc"})
+
+    def test_products_of_a_python_package_are_used(self):
+        self.pack("good")
+        packages = os.path.join(self.tree, "packages")
+        library = os.path.join(packages, "nvidia", "cu13", "lib", "libcublasLt.so.13")
+        os.makedirs(os.path.dirname(library))
+        options = "--from", "gpu.tar.xz", "--shapes", "1b:int4", "--minutes", "1"
+        for there, named in ((False, None), (True, None), (True, "/mine/libcublasLt.so.12")):
+            if there:
+                with open(library, "w", encoding="ascii"):
+                    pass
+            with mock.patch.dict(os.environ, {"PYTHONPATH": packages} | ({"KVC_CUBLASLT": named} if named else {})):
+                done = self.dev(*options)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            switches = json.loads(self.read("gpu.json"))["switches"]
+            if named or not gpu_blas.known_by_name():
+                wanted = named or (library if there else None)
+                self.assertEqual(switches, {"KVC_CUBLASLT": wanted} if wanted else {})
+                self.assertEqual(f"With KVC_CUBLASLT={wanted}." in self.read("gpu.md"), wanted is not None)
+
+    def test_the_newest_package_is_taken(self):
+        for version in (12, 13):
+            folder = os.path.join(self.tree, "nvidia", "cublas", "lib")
+            os.makedirs(folder, exist_ok=True)
+            with open(os.path.join(folder, f"libcublasLt.so.{version}"), "w", encoding="ascii"):
+                pass
+            self.assertTrue(gpu_blas.of_packages(["", self.tree]).endswith(f".{version}"))
+        self.assertIsNone(gpu_blas.of_packages([os.path.join(self.tree, "nvidia")]))
 
     def test_a_failed_test_is_shown_and_told_and_speed_is_measured(self):
         self.pack("good", "bad")

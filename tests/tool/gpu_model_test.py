@@ -37,9 +37,16 @@ class Predictions(unittest.TestCase):
     def test_a_layer_has_as_many_launches_as_the_tests_count(self):
         kernels = gpu_model.step_kernels(gpu_model.MODELS["1B"], "int8", 100)
         self.assertIn(f"const int64_t plain = {len(kernels)} *", read("tests/emu/launch_graphs_test.cc"))
+        self.assertKernels(name.split()[0] for name, _ in kernels)
+
+    def test_kernels_of_a_prompt_are_there(self):
+        names = [name.split(",")[0] for name, _ in gpu_model.activation_bytes(gpu_model.MODELS["8B"])]
+        self.assertKernels(name for name in names if "_" in name)
+
+    def assertKernels(self, names):
         sources = "".join(read(f"cuda/{name}") for name in os.listdir(os.path.join(ROOT, "cuda")))
-        for name, _ in kernels:
-            self.assertRegex(sources, rf"\b{name.split()[0]}\b")
+        for name in names:
+            self.assertRegex(sources, rf"__global__ void[^;{{]*\b{name}\(")
 
     def test_the_cache_costs_its_bytes(self):
         device, shape = gpu_model.DEVICES["A100 80 GB"], gpu_model.MODELS["8B"]
