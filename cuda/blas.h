@@ -1,6 +1,6 @@
 // cuBLASLt where the machine has it: products of f16 matrices with many rows, for gemm_blas.cu. It is looked
 // for when the first of them asks for its scratch, not when a device is opened: the library has half a
-// gigabyte, and a program whose weights are codes, or whose prompts are short, has no use for it.
+// gigabyte, and a program whose prompts are short has no use for it.
 #pragma once
 #include <atomic>
 #include <map>
@@ -17,6 +17,9 @@ namespace kvc::cuda {
 // Fewer rows are too few for large tiles, and our own kernel reads weights once for 64 of them. A first rule:
 // where the two meet has not been measured.
 constexpr int32_t kFewestBlasRows = 256;
+// Of codes, which have to be written as f16 first: with fewer that costs what the library saves, by
+// arithmetic.
+constexpr int32_t kFewestDecodedRows = 512;
 
 // y [n, rows] = scale * x * the transposed w, or y += that.
 struct BlasProduct {
@@ -27,18 +30,23 @@ struct BlasProduct {
   float* y;
 };
 
+// Bytes of scratch.
+struct BlasBytes {
+  int64_t workspace, decoded;
+};
+
 // Of a device; any thread in its context.
 class Blas {
  public:
-  // KVC_CUDA_BLAS and KVC_CUBLASLT in the environment are read now.
+  // KVC_CUDA_BLAS, KVC_CUDA_DECODE and KVC_CUBLASLT in the environment are read now.
   Blas(const Context& context, int capability);
   ~Blas();
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // What products of n rows need of scratch for the library; 0: it is not for them, or not there. Looks for
-  // it; what was found stays, so that plans and sessions count the same.
-  int64_t WorkspaceBytes(const NetworkShape& shape, int64_t n);
+  // What products of n rows need of scratch for the library; workspace 0: it is not for them, or not there.
+  // Looks for it; what was found stays, so that plans and sessions count the same.
+  BlasBytes ScratchOf(const NetworkShape& shape, int64_t n);
 
   // False: the library has nothing for such a product. Does not launch.
   bool Has(int32_t rows, int32_t cols, int32_t n);
@@ -60,6 +68,7 @@ class Blas {
   const Context context_;
   const int64_t workspace_bytes_;
   const bool wanted_;
+  const bool decodes_;  // codes become f16 for it
   std::string path_;
   std::once_flag once_;
   lt::Functions functions_ = {};

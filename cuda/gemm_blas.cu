@@ -1,7 +1,8 @@
 // Products of f16 weights with many rows by cuBLASLt (blas.h), with the numbers of gemm_mma.cu: activations
-// in f16, sums in f32. What rows were taken times (round_rows.cu) the library does not know: what a product
-// is added to is taken times it in front, and results lose it behind. Few rows have it, so that both are
-// launches that mostly read a number a row; biases join there too.
+// in f16, sums in f32. Codes become f16 in front of it (decode_weights.cu). What rows were taken times
+// (row_halves.h) the library does not know: what a product is added to is taken times it in front, and
+// results lose it behind. Few rows have it, so that both are launches that mostly read a number a row; biases
+// join there too.
 #include "cuda/blas.h"
 #include "cuda/launch.h"
 #include "cuda/network.h"
@@ -53,13 +54,16 @@ __global__ void __launch_bounds__(kWarps* kWarp) finish_rows(const OutputRows p)
 bool IsAligned(const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
 
 // Whether the calls give what StoreOutput would, on whole vectors of 16 bytes.
-bool Fits(const Product& p) {
+bool Fits(const Product& p, const BlasRoom& room) {
   if (p.halves.high == nullptr || p.halves.low != nullptr || p.n < kFewestBlasRows || p.tiles != nullptr ||
       p.cap > 0 || p.cols % kColumns != 0 || (p.adds && p.n_parts > 1))
     return false;
   for (int i = 0; i < p.n_parts; ++i) {
     const Part& part = p.parts[i];
-    if (part.type != WeightType::kF16 || part.rows % 4 != 0 || !IsAligned(part.data) || !IsAligned(part.y))
+    const bool decodes = Decodes(part, p.cols) && p.n >= kFewestDecodedRows &&
+                         int64_t{part.rows} * p.cols <= room.most_decoded;
+    if ((part.type != WeightType::kF16 && !decodes) || part.rows % 4 != 0 || !IsAligned(part.data) ||
+        !IsAligned(part.y))
       return false;
   }
   return true;
@@ -78,10 +82,18 @@ OutputRows OutputsOf(const Product& p) {
   return out;
 }
 
-bool Multiply(const Product& p, const Part& part, uint8_t* workspace, Blas* blas, cudaStream_t stream) {
-  return blas->Multiply({reinterpret_cast<const uint16_t*>(part.data), p.halves.high, part.rows, p.cols, p.n,
-                         p.scale * part.factor, p.adds, part.y},
-                        workspace, stream);
+// *done: whether the library did it; if not, nothing has changed.
+cudaError_t Multiply(const Product& p, const Part& part, const BlasRoom& room, Blas* blas, CudaStream& stream,
+                     bool* done) {
+  const uint16_t* w = reinterpret_cast<const uint16_t*>(part.data);
+  cudaError_t e = cudaSuccess;
+  if (part.type != WeightType::kF16) e = DecodeWeights(part, p.cols, room.decoded, stream), w = room.decoded;
+  cudaStream_t raw = nullptr;
+  if (e == cudaSuccess) e = stream.Reach(&raw);
+  *done = e == cudaSuccess &&
+          blas->Multiply({w, p.halves.high, part.rows, p.cols, p.n, p.scale * part.factor, p.adds, part.y},
+                         room.workspace, raw);
+  return e;
 }
 
 }  // namespace
@@ -91,18 +103,17 @@ void AddGemmBlasKernels(KernelLoader* loader) {
   KVC_ADD(loader, finish_rows, 0);
 }
 
-cudaError_t GemmBlas(const Product& p, uint8_t* workspace, Blas* blas, CudaStream& stream) {
-  if (!Fits(p) || !HasAll(p, blas)) return Gemm(p, stream);
+cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStream& stream) {
+  if (!Fits(p, room) || !HasAll(p, blas)) return Gemm(p, stream);
   OutputRows rows = OutputsOf(p);
   const dim3 grid(static_cast<unsigned>((p.n + kWarps - 1) / kWarps)), block(kWarps * kWarp);
   cudaError_t e = p.adds ? KVC_LAUNCH(shift_rows, grid, block, 0, stream, rows) : cudaSuccess;
-  cudaStream_t raw = nullptr;
-  if (e == cudaSuccess) e = stream.Reach(&raw);
+  bool all = true;
+  for (int i = 0; i < p.n_parts && e == cudaSuccess && all; ++i)
+    e = Multiply(p, p.parts[i], room, blas, stream, &all);
   if (e != cudaSuccess) return e;
-  int done = 0;
-  while (done < p.n_parts && Multiply(p, p.parts[done], workspace, blas, raw)) ++done;
-  if (done == p.n_parts) return KVC_LAUNCH(finish_rows, grid, block, 0, stream, rows);
-  // The call has changed nothing: what the product would have been added to is as it was before shift_rows.
+  if (all) return KVC_LAUNCH(finish_rows, grid, block, 0, stream, rows);
+  // What the product would have been added to is as it was before shift_rows.
   rows.parts[0].bias = nullptr;
   if (p.adds) e = KVC_LAUNCH(finish_rows, grid, block, 0, stream, rows);
   return e == cudaSuccess ? Gemm(p, stream) : e;

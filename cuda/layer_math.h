@@ -18,12 +18,12 @@ struct Rows {
   int32_t *chosen, *places, *tokens;
   ExpertTile* tiles;
   RowHalves halves;  // of a product's rows, where they are many; low: of those that are not rounded
-  uint8_t* blas;     // BlasBytes; null: none
+  BlasRoom blas;
 
   // Pairs of a tile: a step reads an expert once for up to so many rows.
   static int32_t TileOf(int64_t n) { return n > kMostGemvRows ? kExpertTile : n > 3 ? 4 : n > 1 ? 2 : 1; }
-  // rounds: of LaunchTraits; workspace: of LayerMath::BlasBytes.
-  Rows(const NetworkShape& s, int64_t n, bool rounds, int64_t workspace, uint8_t* memory) {
+  // rounds: of LaunchTraits; of_blas: of LayerMath::BlasScratch.
+  Rows(const NetworkShape& s, int64_t n, bool rounds, const BlasBytes& of_blas, uint8_t* memory) {
     const bool experts = s.n_experts > 0;
     const int64_t pairs = experts ? n * s.n_chosen : n, more = experts ? pairs : 0;
     Take(memory, n * s.hidden, &norm), Take(memory, pairs * s.ffn, &gate), Take(memory, pairs * s.ffn, &up);
@@ -37,11 +37,13 @@ struct Rows {
     // Of products that round a router's alone is not rounded.
     Take(memory, !many ? 0 : !rounds ? most : experts ? n * s.hidden : 0, &halves.low);
     Take(memory, many ? pairs : 0, &halves.factors);
-    Take(memory, workspace, &blas);
-    if (workspace == 0) blas = nullptr;
+    Take(memory, of_blas.workspace, &blas.workspace);
+    blas.most_decoded = of_blas.decoded / static_cast<int64_t>(sizeof(uint16_t));
+    Take(memory, blas.most_decoded, &blas.decoded);
+    if (of_blas.workspace == 0) blas.workspace = nullptr;
   }
-  static int64_t Bytes(const NetworkShape& s, int64_t n, bool rounds, int64_t workspace) {
-    return Rows(s, n, rounds, workspace, nullptr).bytes_;
+  static int64_t Bytes(const NetworkShape& s, int64_t n, bool rounds, const BlasBytes& of_blas) {
+    return Rows(s, n, rounds, of_blas, nullptr).bytes_;
   }
 
  private:
@@ -60,11 +62,12 @@ class LayerMath {
         shape_(shape),
         n_(n),
         blas_(blas),
-        rows_(shape, n, stream_.traits().rounds, BlasBytes(shape, n, stream_.traits(), *blas), At(scratch)) {}
+        rows_(shape, n, stream_.traits().rounds, BlasScratch(shape, n, stream_.traits(), *blas),
+              At(scratch)) {}
 
   // Scratch for cuBLASLt, which multiplies what was rounded.
-  static int64_t BlasBytes(const NetworkShape& shape, int64_t n, const LaunchTraits& traits, Blas& blas) {
-    return traits.rounds ? blas.WorkspaceBytes(shape, n) : 0;
+  static BlasBytes BlasScratch(const NetworkShape& shape, int64_t n, const LaunchTraits& traits, Blas& blas) {
+    return traits.rounds ? blas.ScratchOf(shape, n) : BlasBytes{0, 0};
   }
 
   const Rows& rows() const { return rows_; }
@@ -213,7 +216,7 @@ class LayerMath {
   Status Multiply(Product p, bool rounds) const {
     if (FitsOneRow(p)) return MultiplyRow({p, nullptr, 0, false, {}});
     KVC_RETURN_IF_ERROR(MakeHalves(n_, rounds, &p));
-    if (rows_.blas != nullptr) return Check(GemmBlas(p, rows_.blas, blas_, stream_), "a product");
+    if (rows_.blas.workspace != nullptr) return Check(GemmBlas(p, rows_.blas, blas_, stream_), "a product");
     return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : Gemm(p, stream_), "a product");
   }
   Status MultiplyRow(const OneRow& o) const { return Check(GemvRow(o, stream_), "a product"); }

@@ -60,11 +60,21 @@ cudaError_t GemmMma(Product p, CudaStream& stream);
 // y = x [n, cols].
 cudaError_t RoundRows(const float* x, int64_t n, int32_t cols, const RowHalves& y, CudaStream& stream);
 
+// Scratch of products by cuBLASLt (blas.h); workspace null: there are none.
+struct BlasRoom {
+  uint8_t* workspace;
+  uint16_t* decoded;  // [most_decoded]: a matrix of codes as f16
+  int64_t most_decoded;
+};
 class Blas;
-// By cuBLASLt with this scratch (blas.h), or as Gemm where it has nothing for the product.
-cudaError_t GemmBlas(const Product& p, uint8_t* workspace, Blas* blas, CudaStream& stream);
+// By cuBLASLt, or as Gemm where it has nothing for the product.
+cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStream& stream);
+// Whether a part is codes that DecodeWeights knows, of which out [rows, cols] becomes f16, without its
+// factor.
+bool Decodes(const Part& w, int32_t cols);
+cudaError_t DecodeWeights(const Part& w, int32_t cols, uint16_t* out, CudaStream& stream);
 
-// numbers [n], aligned to 16 bytes: bf16 become f16, times 2^shift.
-cudaError_t ToHalves(uint16_t* numbers, int64_t n, int shift, cudaStream_t stream);
+// numbers [n], of bf16 or f16, aligned to 16 bytes, become f16 times 2^shift.
+cudaError_t ToHalves(uint16_t* numbers, int64_t n, bool from_bf16, int shift, cudaStream_t stream);
 
 }  // namespace kvc::cuda

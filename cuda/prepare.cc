@@ -1,7 +1,8 @@
 // Weights as kernels read them: row major, rows behind each other, codes and then scales, every tensor at a
 // multiple of 256 bytes. What a file has in panels is laid in rows again; blocks of GGUF become int8, whose
-// products there are, and bf16 becomes f16 times a power of two (to_halves.cu). Uploaded by pieces of a few
-// MiB, so that no second copy of a model is ever in the host's memory.
+// products there are. Numbers of bf16 become f16 times a power of two, and so do the scales of codes, for
+// what codes and scales give to be f16 too (to_halves.cu). Uploaded by pieces of a few MiB, so that no second
+// copy of a model is ever in the host's memory.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -22,32 +23,39 @@ int64_t CodeBytesOf(const Weight& w) { return int64_t{w.rows} * WeightRowBytes(w
 int64_t ScaleBytesOf(const Weight& w) { return 2 * w.rows * RowScales(w); }
 int64_t BytesOf(const Weight& w) { return Align(CodeBytesOf(w)) + Align(ScaleBytesOf(w)); }
 
-// The largest of numbers of bf16 without their signs, as bits, that is finite.
-int LargestOf(const void* numbers, int64_t bytes) {
-  constexpr int kInfinite = 0x7f80;
-  const uint16_t* x = static_cast<const uint16_t*>(numbers);
-  int16_t largest = 0;  // bits without a sign have the order of what they say
-  for (int64_t i = 0; i < bytes / 2; ++i) {
-    const int16_t bits = static_cast<int16_t>(x[i] & 0x7fff);
-    largest = std::max(largest, bits < kInfinite ? bits : int16_t{0});
+// The largest of numbers of bf16 or f16 that came by and are finite.
+class Largest {
+ public:
+  explicit Largest(WeightType type) : mantissa_(type == WeightType::kBf16 ? 7 : 10) {}
+  void Add(const void* numbers, int64_t bytes) {
+    const uint16_t* x = static_cast<const uint16_t*>(numbers);
+    const int16_t infinite = static_cast<int16_t>(0x7fff >> mantissa_ << mantissa_);
+    int16_t largest = 0;  // bits without a sign have the order of what they say
+    for (int64_t i = 0; i < bytes / 2; ++i) {
+      const int16_t bits = static_cast<int16_t>(x[i] & 0x7fff);
+      largest = std::max(largest, bits < infinite ? bits : int16_t{0});
+    }
+    bits_ = std::max(bits_, int{largest});
   }
-  return largest;
-}
+  // The power of two that takes it below 2^end, and not below half of that (or to 0, as f16 has numbers with
+  // leading zeros). kMostShift: that 2^-shift has none.
+  int ShiftBelow(int end) const {
+    constexpr int kMostShift = 126;
+    const int bias = (1 << (14 - mantissa_)) - 1;
+    return bits_ == 0 ? 0 : std::min(end - 1 - ((bits_ >> mantissa_) - bias), kMostShift);
+  }
 
-// The power of two that takes the largest to [2^14, 2^15): of what is within 2^29 of it f16 has every bit,
-// below that what is lost is less than 2^-39 of it. kMostShift: that 2^-shift has no leading zeros.
-int ShiftOf(int largest) {
-  constexpr int kBits = 7, kBias = 127, kMostShift = 126;
-  return largest == 0 ? 0 : std::min(14 - ((largest >> kBits) - kBias), kMostShift);
-}
+ private:
+  const int mantissa_;
+  int bits_ = 0;
+};
 
-// On the device's own stream: the one without a name would wait for the host program's. largest: LargestOf
-// with what was there before; null: nobody asks.
-Status Upload(cudaStream_t stream, uint8_t* to, const void* from, int64_t bytes, int* largest = nullptr) {
+// On the device's own stream: the one without a name would wait for the host program's. largest: null:
+// nobody asks.
+Status Upload(cudaStream_t stream, uint8_t* to, const void* from, int64_t bytes, Largest* largest) {
   for (int64_t at = 0; at < bytes; at += kPiece) {
     const int64_t n = std::min(kPiece, bytes - at);
-    if (largest != nullptr)
-      *largest = std::max(*largest, LargestOf(static_cast<const uint8_t*>(from) + at, n));
+    if (largest != nullptr) largest->Add(static_cast<const uint8_t*>(from) + at, n);
     KVC_RETURN_IF_ERROR(Check(cudaMemcpyAsync(to + at, static_cast<const uint8_t*>(from) + at,
                                               static_cast<size_t>(n), cudaMemcpyHostToDevice, stream),
                               "weights for the device"));
@@ -108,10 +116,12 @@ Status ReadRow(const Weight& w, int32_t r, uint8_t* codes, uint16_t* scales) {
   return {};
 }
 
-Status UploadRows(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t* scales, int* largest) {
+// largest: of the numbers, or the scales where it is codes that have some.
+Status UploadRows(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t* scales, Largest* largest) {
+  Largest* const of_numbers = HasCodes(w.type) ? nullptr : largest;
   if (!HasBlocks(w.type) && w.layout == WeightLayout::kRowMajor) {
-    KVC_RETURN_IF_ERROR(Upload(stream, codes, w.data, CodeBytesOf(w), largest));
-    return Upload(stream, scales, w.scales, ScaleBytesOf(w));
+    KVC_RETURN_IF_ERROR(Upload(stream, codes, w.data, CodeBytesOf(w), of_numbers));
+    return Upload(stream, scales, w.scales, ScaleBytesOf(w), largest);
   }
   const Weight form = FormOf(w);
   const int64_t row_bytes = WeightRowBytes(form.type, w.cols), row_scales = RowScales(form);
@@ -122,22 +132,28 @@ Status UploadRows(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t*
     const int32_t n = std::min(at_once, w.rows - r);
     for (int32_t i = 0; i < n; ++i)
       KVC_RETURN_IF_ERROR(ReadRow(w, r + i, rows.data() + i * row_bytes, factors.data() + i * row_scales));
-    KVC_RETURN_IF_ERROR(Upload(stream, codes + r * row_bytes, rows.data(), n * row_bytes, largest));
-    KVC_RETURN_IF_ERROR(Upload(stream, scales + 2 * r * row_scales, factors.data(), 2 * n * row_scales));
+    KVC_RETURN_IF_ERROR(Upload(stream, codes + r * row_bytes, rows.data(), n * row_bytes, of_numbers));
+    KVC_RETURN_IF_ERROR(
+        Upload(stream, scales + 2 * r * row_scales, factors.data(), 2 * n * row_scales, largest));
     KVC_RETURN_IF_ERROR(Check(cudaStreamSynchronize(stream), "weights for the device"));
   }
   return {};
 }
 
+// Numbers stay below 2^kEnd, where f16 is nearly at its end: of what is within 2^29 of the largest it has
+// every bit, below that less than 2^-39 of the largest is lost. Codes are below 2^kCodeBits.
 // factor: Matrix::Part.
 Status UploadWeight(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t* scales, float* factor) {
-  const bool is_bf16 = w.type == WeightType::kBf16;
-  int largest = 0, shift = 0;
-  KVC_RETURN_IF_ERROR(UploadRows(stream, w, codes, scales, is_bf16 ? &largest : nullptr));
-  if (is_bf16) {
-    shift = ShiftOf(largest);
-    KVC_RETURN_IF_ERROR(Check(
-        ToHalves(reinterpret_cast<uint16_t*>(codes), int64_t{w.rows} * w.cols, shift, stream), "weights"));
+  constexpr int kEnd = 15, kCodeBits = 7;
+  const bool is_bf16 = w.type == WeightType::kBf16, has_codes = HasCodes(w.type);
+  Largest largest(is_bf16 ? WeightType::kBf16 : WeightType::kF16);
+  KVC_RETURN_IF_ERROR(UploadRows(stream, w, codes, scales, is_bf16 || has_codes ? &largest : nullptr));
+  int shift = 0;
+  if (is_bf16 || has_codes) {
+    shift = largest.ShiftBelow(has_codes ? kEnd - kCodeBits : kEnd);
+    uint16_t* const numbers = reinterpret_cast<uint16_t*>(has_codes ? scales : codes);
+    const int64_t n = has_codes ? ScaleBytesOf(FormOf(w)) / 2 : int64_t{w.rows} * w.cols;
+    KVC_RETURN_IF_ERROR(Check(ToHalves(numbers, n, is_bf16, shift, stream), "weights"));
   }
   *factor = std::ldexp(1.0f, -shift);
   return Check(cudaStreamSynchronize(stream), "weights for the device");
@@ -191,7 +207,7 @@ Status CudaDevice::PrepareVector(const float* values, int32_t n, Vector* out) {
   *out = {};
   KVC_RETURN_IF_ERROR(Allocate(PreparedVectorBytes(n), "weights", &out->memory));
   out->bytes = PreparedVectorBytes(n);
-  Status status = Upload(stream_, At(out->memory), values, int64_t{4} * n);
+  Status status = Upload(stream_, At(out->memory), values, int64_t{4} * n, nullptr);
   if (status.ok()) status = Check(cudaStreamSynchronize(stream_), "weights for the device");
   if (!status.ok()) {
     Free(out->memory, out->bytes);

@@ -203,7 +203,10 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
     for (const Matrix* m : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
       for (int i = 0; i < m->n_parts; ++i) {
         const WeightType type = m->parts[i].type;
-        w.shape.half_weights |= m->stack == 1 && (type == WeightType::kF16 || type == WeightType::kBf16);
+        if (m->stack == 1) {
+          w.shape.half_weights |= type == WeightType::kF16 || type == WeightType::kBf16;
+          w.shape.coded_weights |= HasCodes(type);
+        }
         w.shape.f32_weights |= type == WeightType::kF32;
       }
     }

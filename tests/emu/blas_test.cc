@@ -26,6 +26,7 @@ constexpr double kOtherSide = 1.0 / 1024;  // of a row's largest: the last bit o
 
 #if defined(KVC_EMU)
 static_assert(kRows == cuda::kFewestBlasRows);
+constexpr int32_t kDecodedRows = cuda::kFewestDecodedRows;
 constexpr char kBlas[] = "KVC_CUBLASLT";
 constexpr double kOwn = 1e-5;  // of a row's largest: sums in another order
 
@@ -75,21 +76,37 @@ class WithBlas {
 };
 #endif
 
+// A weight as what its codes and scales give, in f16.
+FileWeight Decoded(const FileWeight& from, std::mt19937* random) {
+  FileWeight to(WeightType::kF16, from.w.rows, from.w.cols, 0, random);
+  const int32_t cols = from.w.cols;
+  for (int64_t i = 0; i < int64_t{from.w.rows} * cols; ++i) {
+    const size_t at = static_cast<size_t>(i);
+    int code = static_cast<int8_t>(from.data[from.w.type == WeightType::kInt8 ? at : at / 2]);
+    if (from.w.type == WeightType::kInt4) code = static_cast<int8_t>(code << (i % 2 == 0 ? 4 : 0)) >> 4;
+    const float scale = F16ToFloat(from.scales[at / static_cast<size_t>(from.w.group)]);
+    reinterpret_cast<uint16_t*>(to.data.data())[at] = FloatToF16(static_cast<float>(code) * scale);
+  }
+  return to;
+}
+
 // What a layer is made of, and what its operations give.
 struct LayerCase {
   int32_t n = kRows;
   WeightType type = WeightType::kBf16;
   bool biases = false, output_bias = false, post_norms = false, parallel = false, gathers = false;
-  bool ranges = false;  // no norms, and rows of all magnitudes
+  bool ranges = false;   // no norms, and rows of all magnitudes
+  bool decoded = false;  // weights are what codes give, rounded to f16
   float scale = 0.5f, cap = 0;
-  int32_t hidden = 96;
+  int32_t hidden = 96, vocab = 132;
 };
 
 NetworkShape ShapeOf(const LayerCase& c) {
   NetworkShape shape;
   shape.hidden = c.hidden, shape.ffn = 160, shape.n_heads = 6, shape.n_kv_heads = 2, shape.head_dim = 24,
-  shape.vocab = 132, shape.parallel_blocks = c.parallel,
-  shape.half_weights = c.type == WeightType::kBf16 || c.type == WeightType::kF16;
+  shape.vocab = c.vocab, shape.parallel_blocks = c.parallel,
+  shape.coded_weights = HasCodes(c.type) && !c.decoded;
+  shape.half_weights = c.type != WeightType::kF32 && !shape.coded_weights;
   return shape;
 }
 
@@ -147,10 +164,16 @@ class BlasTest : public testing::Test {
     const int32_t h = shape.hidden, q_rows = shape.n_heads * shape.head_dim,
                   kv_rows = shape.n_kv_heads * shape.head_dim;
     std::mt19937 random(11);
-    const FileWeight q(c.type, q_rows, h, 32, &random), k(c.type, kv_rows, h, 32, &random),
-        v(c.type, kv_rows, h, 32, &random), o(c.type, h, q_rows, 16, &random),
-        gate(c.type, shape.ffn, h, 32, &random), up(c.type, shape.ffn, h, 32, &random),
-        down(c.type, h, shape.ffn, 32, &random), head(c.type, shape.vocab, h, 32, &random);
+    const auto weight = [&](int32_t rows, int32_t cols, int32_t group) {
+      FileWeight coded(c.type, rows, cols, group, &random);
+      std::mt19937 other;
+      if (c.decoded) return Decoded(coded, &other);
+      return coded;  // moved: it points to what it has
+    };
+    const FileWeight q = weight(q_rows, h, 32), k = weight(kv_rows, h, 32), v = weight(kv_rows, h, 32),
+                     o = weight(h, q_rows, 16), gate = weight(shape.ffn, h, 32),
+                     up = weight(shape.ffn, h, 32), down = weight(h, shape.ffn, 32),
+                     head = weight(shape.vocab, h, 32);
     const std::unique_ptr<Stream> stream = std::move(d->NewStream().value());
     Buffers b{d, stream.get(), {}};
     LayerMatrices w;
@@ -287,13 +310,49 @@ TEST_F(BlasTest, ProductsThatItHasNothingFor) {
   } cases[4];
   cases[0].c.cap = 3, cases[0].calls = kCalls - 1;
   cases[1].c.n = kRows - 1, cases[1].calls = 0;
-  cases[2].c.type = WeightType::kInt8, cases[2].calls = 0;
+  cases[2].c.type = WeightType::kF32, cases[2].calls = 0;
   cases[3].c.hidden = 100, cases[3].calls = 2;  // all but output and down have 100 columns
   for (const auto& [c, calls] : cases) {
     const Output own = RunOwn(c);
     const WithBlas blas;
     ExpectNearOwn(Run(Open().get(), c), own);
     EXPECT_EQ(Fake().multiplies, calls);
+  }
+}
+
+// Codes become f16 in front of the library: the products are those of weights that are such numbers. Not on
+// devices whose own kernel is as fast, and where it is switched off.
+TEST_F(BlasTest, CodesAreDecodedForIt) {
+  for (const WeightType type : {WeightType::kInt8, WeightType::kInt4}) {
+    for (const bool ranges : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << ", ranges " << ranges);
+      LayerCase c, decoded;
+      c.type = type, c.biases = c.output_bias = true, c.ranges = ranges;
+      c.n = kDecodedRows;
+      decoded = c, decoded.decoded = true;
+      const Output own = RunOwn(c);
+      const WithBlas blas;
+      const Output by_blas = Run(Open().get(), c);
+      EXPECT_EQ(Fake().multiplies, kCalls);
+      ExpectNear(by_blas, own, kOtherSide, 4 * kOtherSide);
+      ExpectSame(by_blas, Run(Open().get(), decoded));
+      EXPECT_EQ(Fake().multiplies, 2 * kCalls);
+      const test::KeptVariable kept("KVC_CUDA_DECODE");
+      test::SetVariable("KVC_CUDA_DECODE", "0");
+      const Output off = Run(Open().get(), c);
+      ExpectSame(off, own);
+      EXPECT_EQ(off.scratch, own.scratch);
+      test::SetVariable("KVC_CUDA_DECODE", nullptr);
+      emu::GetOptions().capability = 87;
+      ExpectSame(Run(Open().get(), c), own);
+      emu::GetOptions() = {};
+      --c.n;
+      ExpectSame(Run(Open().get(), c), RunOwn(c));
+      EXPECT_EQ(Fake().multiplies, 2 * kCalls);
+      ++c.n, c.vocab = 164;  // larger than any matrix of the layer, which is what has room
+      ExpectNear(Run(Open().get(), c), RunOwn(c), kOtherSide, 4 * kOtherSide);
+      EXPECT_EQ(Fake().multiplies, 3 * kCalls - 1);
+    }
   }
 }
 
@@ -405,11 +464,9 @@ TEST_F(BlasTest, APlanIsWhatIsTaken) {
     WeightType type;
     int n;
     bool rounds, wants;
-  } cases[] = {{WeightType::kBf16, kPrompt, true, true},
-               {WeightType::kF16, kPrompt, true, true},
-               {WeightType::kF32, kPrompt, true, false},
-               {WeightType::kBf16, kRows - 1, true, false},
-               {WeightType::kBf16, kPrompt, false, false}};
+  } cases[] = {{WeightType::kBf16, kPrompt, true, true},    {WeightType::kF16, kPrompt, true, true},
+               {WeightType::kInt8, kPrompt, true, true},    {WeightType::kF32, kPrompt, true, false},
+               {WeightType::kBf16, kRows - 1, true, false}, {WeightType::kBf16, kPrompt, false, false}};
   for (const auto& [type, n, rounds, wants] : cases) {
     SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << ", " << n << " rows");
     test::SetVariable(kRounds, rounds ? nullptr : "0");
