@@ -75,6 +75,13 @@ Status LoadKernels(const std::string& spec) {
 // outputs, tiles of 128 x 256 or less), and take 240 MB of activations.
 constexpr int32_t kPromptRows = 1024;
 
+// Of prompts up to here rows between layers are f32, which costs nothing there: of the 8B shape 128 MiB.
+// Tests choose others.
+int32_t MostFloatRows() {
+  const char* value = std::getenv("KVC_CUDA_FLOAT_ROWS");
+  return value == nullptr || *value == '\0' ? 8192 : std::max(0, std::atoi(value));
+}
+
 // What a call for memory said, if it failed: kMemory promises that it can be had later.
 Status NoMemory(cudaError_t e, const char* what, int64_t bytes) {
   if (e != cudaErrorMemoryAllocation) return Check(e, what);
@@ -129,6 +136,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   device->info_.batch_invariant = false;
   device->info_.prompt_rows = kPromptRows;
   device->info_.half_layers = IsOn("KVC_CUDA_F16_LAYERS");
+  device->info_.most_float_rows = MostFloatRows();
   device->info_.granule = static_cast<int64_t>(granule);
   device->info_.recommits = true;
   KVC_RETURN_IF_ERROR(

@@ -1,10 +1,11 @@
 // Rows of f32 as numbers of f16, for products on the tensor cores: one for each, to nearest, ties to even, or
-// two (split_tiles.h). f16 ends at 65504 and is coarse below 2^-14: a row whose largest number lies beyond
-// either end is taken times a power of two, which products take off again.
+// two (split_tiles.h). A row whose largest number f16 does not have is taken times a power of two
+// (lib/ops/half_rows.h), which products take off again.
 #pragma once
 #include "cuda/gpu.h"
 #include "cuda/split_tiles.h"
 #include "cuda/weights.h"
+#include "lib/ops/half_rows.h"
 
 namespace kvc::cuda {
 
@@ -14,17 +15,9 @@ constexpr bool FitsShared(int32_t cols) {
   return cols <= kMostRowBytes / static_cast<int32_t>(sizeof(float));
 }
 
-// Rows whose largest number is in [2^kLeast, 2^kMost) stay as they are: what a number loses then is 2^-12 of
-// it or 2^-23 of the largest. kMostShift: what a product is added to may be taken times it too
-// (gemm_blas.cu).
-constexpr int kLeastExponent = -2, kMostExponent = 15, kMostRowShift = 80;
-
-// The exponent of two that a row with such a largest number is taken times. Rows that are zero or not finite
-// stay so.
 KVC_DEVICE int RowShiftOf(float largest) {
   const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
-  if (largest == 0 || exponent > 127 || (exponent >= kLeastExponent && exponent < kMostExponent)) return 0;
-  return min(kMostExponent - 1 - exponent, kMostRowShift);
+  return largest == 0 || exponent > 127 ? 0 : HalfRowShift(exponent);
 }
 
 KVC_DEVICE float LargestOf(float largest, const float4& a) {

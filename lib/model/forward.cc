@@ -73,7 +73,9 @@ Status PromptRun::Begin(const Network& network, const PromptRequest& r, const De
   const Reread* again = r.reread;
   const int64_t entries = int64_t{r.max_cached} + r.n + (again == nullptr ? 0 : again->Behind()),
                 rows = r.n + (again == nullptr ? 0 : static_cast<int64_t>(again->tokens.size()));
-  KVC_RETURN_IF_ERROR(residual_.Reserve(memory, rows * c.hidden_size, "activations of the prompt"));
+  chunk_ = ChunkOf(*network.device, r);
+  const bool halves = r.layer_type == KvType::kF16 && rows > network.device->info().most_float_rows;
+  KVC_RETURN_IF_ERROR(residual_.Reserve(memory, rows, c.hidden_size, chunk_, halves));
   KVC_RETURN_IF_ERROR(kv_.Reserve(memory, c.n_kv_heads, c.head_dim, entries, r.max_cached, r.n_aux,
                                   r.seen_masks, r.layer_type));
   KVC_RETURN_IF_ERROR(observed_.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
@@ -84,7 +86,6 @@ Status PromptRun::Begin(const Network& network, const PromptRequest& r, const De
     KVC_RETURN_IF_ERROR(
         remembered_.Reserve(memory, again->Remembered(), c.n_heads, c.n_kv_heads, c.head_dim));
   observed_.n_new = r.n;
-  chunk_ = ChunkOf(*network.device, r);
   tasks_ = TasksOf(r.n, again, chunk_);
   task_ = 0, layer_ = 0, n_layers_ = c.n_layers;
   return {};
@@ -102,15 +103,13 @@ KeyTurning PromptRun::turning() const {
   return {network_.ropes[layer_], network_.config->rope_pairing, request_.positions_in_cache && !Slides()};
 }
 
-Status PromptRun::Embed(Stream* stream) {
+// Rows behind the prompt's are those of what is read again.
+Status PromptRun::Embed(Stream* stream, const Rows& rows) {
   const Weights& w = *network_.weights;
-  EmbedArgs args{&w.shape,      &w.embedding, request_.tokens, request_.n, network_.config->embedding_scale,
-                 residual_.at()};
-  KVC_RETURN_IF_ERROR(network_.device->Embed(stream, args));
-  if (request_.reread == nullptr || request_.reread->tokens.empty()) return {};
-  args.tokens = request_.reread->tokens.data(), args.n = static_cast<int32_t>(request_.reread->tokens.size());
-  args.x = residual_.at() + int64_t{request_.n} * network_.config->hidden_size;
-  return network_.device->Embed(stream, args);
+  const int32_t* tokens = rows.row < request_.n ? request_.tokens + rows.row
+                                                : request_.reread->tokens.data() + (rows.row - request_.n);
+  return network_.device->Embed(stream, {&w.shape, &w.embedding, tokens, rows.where.n,
+                                         network_.config->embedding_scale, residual_.Place(rows.row)});
 }
 
 Status PromptRun::Advance(Stream* stream, ChunkBuffers* buffers) {
@@ -125,7 +124,6 @@ Status PromptRun::Advance(Stream* stream, ChunkBuffers* buffers) {
 }
 
 Status PromptRun::BeginLayer(Stream* stream) {
-  if (layer_ == 0) KVC_RETURN_IF_ERROR(Embed(stream));
   KVC_RETURN_IF_ERROR(request_.sink->BeginLayer(layer_, &kv_));
   base_ = kv_.len();
   return Slides() ? Status() : observed_.Clear(stream, network_.device);
@@ -204,10 +202,11 @@ Status PromptRun::ReadAgain(Stream* stream, const PromptTask& task, ChunkBuffers
 
 Status PromptRun::Project(Stream* stream, const Rows& rows, ChunkBuffers* b) {
   const Weights& weights = *network_.weights;
-  const DevicePtr<float> x = residual_.at() + int64_t{rows.row} * network_.config->hidden_size;
+  KVC_RETURN_IF_ERROR(layer_ == 0 ? Embed(stream, rows)
+                                  : residual_.Load(stream, network_.device, rows.row, rows.where.n));
   return network_.device->Project(
-      stream, {&weights.shape, &weights.layers[static_cast<size_t>(layer_)], x, rows.where.n, b->q_.at(),
-               b->k_.at(), b->v_.at(), b->network_.raw()});
+      stream, {&weights.shape, &weights.layers[static_cast<size_t>(layer_)], residual_.Place(rows.row),
+               rows.where.n, b->q_.at(), b->k_.at(), b->v_.at(), b->network_.raw()});
 }
 
 Status PromptRun::Place(Stream* stream, const Rows& rows, ChunkBuffers* b) {
@@ -233,16 +232,19 @@ PromptAttentionArgs PromptRun::AttentionOf(const Rows& rows, bool goes_on, bool 
           network_.weights->layers[layer].sinks};
 }
 
-// skip: so many of the rows go no further.
+// skip: so many of the rows go no further. Of the last layer one row does.
 Status PromptRun::Finish(Stream* stream, const Rows& rows, int32_t skip, ChunkBuffers* b) {
   const ModelConfig& c = *network_.config;
   const Weights& weights = *network_.weights;
   if (skip == rows.where.n) return {};
-  return network_.device->Finish(
+  Device* device = network_.device;
+  KVC_RETURN_IF_ERROR(device->Finish(
       stream,
       {&weights.shape, &weights.layers[static_cast<size_t>(layer_)],
        b->attended_.at() + int64_t{skip} * c.n_heads * c.head_dim, rows.where.n - skip, c.residual_scale,
-       residual_.at() + int64_t{rows.row + skip} * c.hidden_size, b->network_.raw()});
+       residual_.Place(rows.row) + int64_t{skip} * c.hidden_size, b->network_.raw()}));
+  return layer_ + 1 < n_layers_ ? residual_.Store(stream, device, rows.row, rows.where.n)
+                                : residual_.KeepLast(stream, device, rows.row, skip);
 }
 
 Status PromptRun::RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b) {

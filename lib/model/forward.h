@@ -7,6 +7,7 @@
 
 #include "lib/base/call_state.h"
 #include "lib/cache/layer_kv.h"
+#include "lib/model/prompt_residual.h"
 #include "lib/model/reread.h"
 #include "lib/model/weights.h"
 
@@ -84,9 +85,7 @@ class PromptRun {
   Status Advance(Stream* stream, ChunkBuffers* buffers);
   bool done() const { return layer_ == n_layers_; }
   // Of the last token, once done: [hidden], what Heads takes.
-  DevicePtr<float> last_row() const {
-    return residual_.at() + int64_t{request_.n - 1} * network_.config->hidden_size;
-  }
+  DevicePtr<float> last_row() const { return residual_.last(); }
   double progress() const;  // 0 .. 1, by chunks
   void Free();
   int64_t bytes() const {
@@ -103,7 +102,7 @@ class PromptRun {
     int32_t first_position;  // of the row with offset 0
     int32_t row;
   };
-  Status Embed(Stream* stream);
+  Status Embed(Stream* stream, const Rows& rows);
   Status BeginLayer(Stream* stream);
   Status EndLayer();
   Status ReadFirst(Stream* stream, const PromptTask& task, ChunkBuffers* b);
@@ -121,7 +120,7 @@ class PromptRun {
 
   Network network_;
   PromptRequest request_;
-  DeviceBuffer<float> residual_;
+  PromptResidual residual_;
   LayerBuffers kv_;
   ObservedBuffers observed_;
   SeenLayer seen_;             // by rows that do not see everything

@@ -8,6 +8,7 @@
 // says so when a policy asks (Supports), never by falling back behind the caller's back.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,6 +60,8 @@ struct DeviceInfo {
   bool batch_invariant = true;  // a row gives the same bits alone and in a batch
   WeightType activations = WeightType::kF32;
   bool half_layers = false;  // a layer at full length may have keys and values of f16 (LayerView)
+  // Where it has, prompts with more rows than these have f16 between layers too.
+  int32_t most_float_rows = std::numeric_limits<int32_t>::max();
   int32_t prompt_rows =
       256;                 // of a prompt, worked on at once: activations of a processor's stay in its caches
   int64_t granule = 4096;  // of the memory of arenas
@@ -113,6 +116,8 @@ class Device {
   virtual Status Project(Stream* s, const ProjectArgs& args) = 0;
   virtual Status Finish(Stream* s, const FinishArgs& args) = 0;
   virtual Status Logits(Stream* s, const LogitsArgs& args) = 0;
+  virtual Status StoreHalves(Stream* s, const HalfRowsArgs& args) = 0;  // of x, rounded to nearest
+  virtual Status LoadHalves(Stream* s, const HalfRowsArgs& args) = 0;   // into x
   virtual Status Sample(Stream* s, const SampleArgs& args) = 0;
 
   // ---- prompts ----

@@ -79,7 +79,16 @@ struct NetworkShape {
   bool parallel_blocks = false;  // the feed-forward part reads x as it was before the attention's output
   // Of some matrix that every row meets: f16 or bf16; codes. Scratch may depend on it.
   bool half_weights = false, coded_weights = false;
-  bool f32_weights = false;      // of some matrix of a layer: what stands between products is wanted as it is
+  bool f32_weights = false;  // of some matrix of a layer: what stands between products is wanted as it is
+};
+
+// Rows in half their memory: row i of x is factors[i], a power of two (half_rows.h), times its numbers of
+// f16.
+struct HalfRowsArgs {
+  DevicePtr<float> x;          // [n, width]
+  DevicePtr<uint16_t> halves;  // [n, width]
+  DevicePtr<float> factors;    // [n]
+  int32_t n, width;
 };
 
 // Row i of the table by token. scale: of every element.

@@ -104,6 +104,8 @@ class FencedDevice final : public cpu::CpuDevice {
     return CpuDevice::Name(s, args);                  \
   }
   KVC_FENCED(Embed, EmbedArgs)
+  KVC_FENCED(StoreHalves, HalfRowsArgs)
+  KVC_FENCED(LoadHalves, HalfRowsArgs)
   KVC_FENCED(Project, ProjectArgs)
   KVC_FENCED(Finish, FinishArgs)
   KVC_FENCED(Logits, LogitsArgs)

@@ -58,13 +58,20 @@ class GpuRounding : public testing::TestWithParam<const char*> {
     EXPECT_LE(static_cast<double>(apart), share * static_cast<double>(all));
     EXPECT_LE(test::LargestDifference(a, b), apart == 0 ? 1e-2 : 0.15);
   }
-  test::KeptVariable device_{"KVC_TEST_DEVICE"}, isa_{"KVC_ISA"}, round_{"KVC_CUDA_ROUND"};
+  test::KeptVariable device_{"KVC_TEST_DEVICE"}, isa_{"KVC_ISA"}, round_{"KVC_CUDA_ROUND"},
+      rows_{"KVC_CUDA_FLOAT_ROWS"};
 };
 
 // By default, layers and activations of f16 while a prompt is read: of two entries that are worth nearly the
 // same the other one may stay.
 TEST_P(GpuRounding, NearlyTheSameIsKept) {
   test::SetVariable("KVC_CUDA_ROUND", nullptr);
+  Compare(0.002);
+}
+
+// What stands between layers too, as behind long prompts.
+TEST_P(GpuRounding, NearlyTheSameIsKeptBehindLongPrompts) {
+  test::SetVariable("KVC_CUDA_ROUND", nullptr), test::SetVariable("KVC_CUDA_FLOAT_ROWS", "0");
   Compare(0.002);
 }
 

@@ -36,6 +36,8 @@ class CpuDevice : public Device {
 
   int64_t NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const override;
   Status Embed(Stream* s, const EmbedArgs& args) override;
+  Status StoreHalves(Stream* s, const HalfRowsArgs& args) override;
+  Status LoadHalves(Stream* s, const HalfRowsArgs& args) override;
   Status Project(Stream* s, const ProjectArgs& args) override;
   Status Finish(Stream* s, const FinishArgs& args) override;
   Status Logits(Stream* s, const LogitsArgs& args) override;

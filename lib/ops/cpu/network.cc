@@ -1,9 +1,14 @@
 // The parts of a layer around its attention. Bytes: every weight once per call, whatever the rows; flops 2 a
 // weight and row. Of experts see experts.cc.
+#include <algorithm>
+#include <cmath>
+
+#include "lib/base/half.h"
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/experts.h"
 #include "lib/ops/cpu/layer_math.h"
 #include "lib/ops/cpu/sample.h"
+#include "lib/ops/half_rows.h"
 
 namespace kvc::cpu {
 
@@ -30,6 +35,30 @@ Status CpuDevice::Project(Stream*, const ProjectArgs& a) {
   math.NormProduct(Raw(a.x), a.w->attention_norm, a.w->attention_norm_bias, &p);
   math.HeadNorms(p.y[0], a.shape->n_heads, *a.w, a.w->query_norm);
   math.HeadNorms(p.y[1], a.shape->n_kv_heads, *a.w, a.w->key_norm);
+  return {};
+}
+
+// Processors have f32 between layers (DeviceInfo): by the definition, for those that ask.
+Status CpuDevice::StoreHalves(Stream*, const HalfRowsArgs& a) {
+  for (int64_t row = 0; row < a.n; ++row) {
+    const float* x = Raw(a.x) + row * a.width;
+    uint16_t* halves = Raw(a.halves) + row * a.width;
+    float largest = 0;
+    for (int32_t i = 0; i < a.width; ++i) largest = std::fmax(largest, std::fabs(x[i]));
+    const int shift =
+        largest == 0 || !std::isfinite(largest) ? 0 : HalfRowShift(std::max(std::ilogb(largest), -127));
+    Raw(a.factors)[row] = std::ldexp(1.0f, -shift);
+    for (int32_t i = 0; i < a.width; ++i) halves[i] = FloatToF16(std::ldexp(x[i], shift));
+  }
+  return {};
+}
+
+Status CpuDevice::LoadHalves(Stream*, const HalfRowsArgs& a) {
+  for (int64_t row = 0; row < a.n; ++row) {
+    const uint16_t* halves = Raw(a.halves) + row * a.width;
+    for (int32_t i = 0; i < a.width; ++i)
+      Raw(a.x)[row * a.width + i] = F16ToFloat(halves[i]) * Raw(a.factors)[row];
+  }
   return {};
 }
 
