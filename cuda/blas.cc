@@ -152,10 +152,12 @@ BlasBytes Blas::ScratchOf(const NetworkShape& shape, int64_t n) {
   if (!wanted_ || n < kFewestBlasRows || !(shape.half_weights || decodes)) return {0, 0};
   std::call_once(once_, [this] { Find(); });
   if (library_ == nullptr) return {0, 0};
-  // The largest matrix of a layer, of those that every row meets. The output head, which may be larger, has
-  // one row of a prompt.
+  return {workspace_bytes_, decodes ? DecodedBytes(shape) : 0};
+}
+
+int64_t Blas::DecodedBytes(const NetworkShape& shape) {
   const int64_t width = std::max(shape.n_heads * shape.head_dim, shape.n_experts > 0 ? 0 : shape.ffn);
-  return {workspace_bytes_, decodes ? 2 * width * shape.hidden : 0};
+  return 2 * width * shape.hidden;
 }
 
 bool Blas::Has(int32_t rows, int32_t cols, int32_t n) { return !failed_ && ChoiceOf({rows, cols, n}).any; }

@@ -47,6 +47,9 @@ class Blas {
   // What products of n rows need of scratch for the library; workspace 0: it is not for them, or not there.
   // Looks for it; what was found stays, so that plans and sessions count the same.
   BlasBytes ScratchOf(const NetworkShape& shape, int64_t n);
+  // The largest matrix of a layer as f16, of those that every row meets. The output head, which may be
+  // larger, has one row of a prompt.
+  static int64_t DecodedBytes(const NetworkShape& shape);
 
   // False: the library has nothing for such a product. Does not launch.
   bool Has(int32_t rows, int32_t cols, int32_t n);

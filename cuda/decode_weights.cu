@@ -1,6 +1,6 @@
-// Weights of codes as f16, for products of many rows by cuBLASLt (gemm_blas.cu). Their scales were uploaded
-// so that f16 holds what codes and scales give (prepare.cc); 11 bits of it stay. Bytes of a weight: 1 or 0.5
-// and its part of a scale read, 2 written.
+// Weights of codes as f16, for products of many rows: by cuBLASLt (gemm_blas.cu), and of codes with offsets
+// in any case. Their scales were uploaded so that f16 holds what codes and scales give (prepare.cc); 11 bits
+// of it stay. Bytes of a weight: 1 or 0.5 and its part of a scale read, 2 written.
 #include "cuda/launch.h"
 #include "cuda/network.h"
 
@@ -10,8 +10,8 @@ namespace {
 constexpr int kThreads = 256, kColumns = 8;  // of a thread: 16 bytes of what it writes
 
 template <WeightType T>
-__global__ void __launch_bounds__(kThreads)
-    decode_weights(const uint8_t* codes, const uint16_t* scales, uint32_t group, uint32_t n, uint16_t* out) {
+__global__ void __launch_bounds__(kThreads) decode_weights(const uint8_t* codes, const GroupBits<T>* groups,
+                                                           uint32_t group, uint32_t n, uint16_t* out) {
   const uint32_t i = blockIdx.x * kThreads + static_cast<uint32_t>(ThreadOfBlock());
   if (i >= n) return;
   uint4 v = {0, 0, 0, 0};
@@ -21,19 +21,21 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     v.x = __ldcs(reinterpret_cast<const unsigned*>(codes) + i);
   }
-  const float scale = HalfBits(scales[i / group]);
+  const GroupBits<T> bits = groups[i / group];
   float a[4], b[4];
   UnpackFour<T>(v, 0, a);
   UnpackFour<T>(v, 1, b);
-  StoreEight(out + static_cast<int64_t>(i) * kColumns,
-             {ToHalfPair(a[0] * scale, a[1] * scale), ToHalfPair(a[2] * scale, a[3] * scale),
-              ToHalfPair(b[0] * scale, b[1] * scale), ToHalfPair(b[2] * scale, b[3] * scale)});
+  KVC_UNROLL
+  for (int j = 0; j < 4; ++j) a[j] = SumOfGroup<T>(bits, a[j], 1), b[j] = SumOfGroup<T>(bits, b[j], 1);
+  StoreEight(out + static_cast<int64_t>(i) * kColumns, {ToHalfPair(a[0], a[1]), ToHalfPair(a[2], a[3]),
+                                                        ToHalfPair(b[0], b[1]), ToHalfPair(b[2], b[3])});
 }
 
 template <WeightType T>
 cudaError_t LaunchType(const Part& w, uint32_t n, uint16_t* out, CudaStream& stream) {
   return KVC_LAUNCH(decode_weights<T>, dim3((n + kThreads - 1) / kThreads), dim3(kThreads), 0, stream, w.data,
-                    w.scales, static_cast<uint32_t>(w.group / kColumns), n, out);
+                    reinterpret_cast<const GroupBits<T>*>(w.scales),
+                    static_cast<uint32_t>(w.group / kColumns), n, out);
 }
 
 }  // namespace
@@ -41,16 +43,39 @@ cudaError_t LaunchType(const Part& w, uint32_t n, uint16_t* out, CudaStream& str
 void AddDecodeWeightsKernels(KernelLoader* loader) {
   KVC_ADD(loader, decode_weights<WeightType::kInt8>, 0);
   KVC_ADD(loader, decode_weights<WeightType::kInt4>, 0);
+  KVC_ADD(loader, decode_weights<WeightType::kQ4K>, 0);
 }
 
-bool Decodes(const Part& w, int32_t cols) {
-  return IsScaled(w.type) && w.group % kColumns == 0 && cols % w.group == 0;
+bool Decodes(const Part& w, int32_t cols, const BlasRoom& room) {
+  return IsScaled(w.type) && w.group % kColumns == 0 && cols % w.group == 0 &&
+         int64_t{w.rows} * cols <= room.most_decoded;
 }
 
 cudaError_t DecodeWeights(const Part& w, int32_t cols, uint16_t* out, CudaStream& stream) {
   const uint32_t n = static_cast<uint32_t>(int64_t{w.rows} * cols / kColumns);
   if (w.type == WeightType::kInt8) return LaunchType<WeightType::kInt8>(w, n, out, stream);
+  if (w.type == WeightType::kQ4K) return LaunchType<WeightType::kQ4K>(w, n, out, stream);
   return LaunchType<WeightType::kInt4>(w, n, out, stream);
+}
+
+cudaError_t GemmDecoded(const Product& p, const BlasRoom& room, CudaStream& stream) {
+  bool decodes = false;
+  for (int i = 0; i < p.n_parts; ++i)
+    decodes = decodes || (HasOffsets(p.parts[i].type) && Decodes(p.parts[i], p.cols, room));
+  if (!decodes || p.tiles != nullptr) return Gemm(p, stream);
+  // Parts take turns in the room.
+  cudaError_t e = cudaSuccess;
+  for (int i = 0; i < p.n_parts && e == cudaSuccess; ++i) {
+    Product one = p;
+    Part& part = one.parts[0];
+    part = p.parts[i], one.n_parts = 1;
+    if (HasOffsets(part.type)) {
+      e = DecodeWeights(part, p.cols, room.decoded, stream);
+      part.type = WeightType::kF16, part.data = reinterpret_cast<const uint8_t*>(room.decoded);
+    }
+    if (e == cudaSuccess) e = Gemm(one, stream);
+  }
+  return e;
 }
 
 }  // namespace kvc::cuda

@@ -60,8 +60,7 @@ bool Fits(const Product& p, const BlasRoom& room) {
     return false;
   for (int i = 0; i < p.n_parts; ++i) {
     const Part& part = p.parts[i];
-    const bool decodes = Decodes(part, p.cols) && p.n >= kFewestDecodedRows &&
-                         int64_t{part.rows} * p.cols <= room.most_decoded;
+    const bool decodes = Decodes(part, p.cols, room) && p.n >= kFewestDecodedRows;
     if ((part.type != WeightType::kF16 && !decodes) || part.rows % 4 != 0 || !IsAligned(part.data) ||
         !IsAligned(part.y))
       return false;
@@ -104,7 +103,7 @@ void AddGemmBlasKernels(KernelLoader* loader) {
 }
 
 cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStream& stream) {
-  if (!Fits(p, room) || !HasAll(p, blas)) return Gemm(p, stream);
+  if (!Fits(p, room) || !HasAll(p, blas)) return GemmDecoded(p, room, stream);
   OutputRows rows = OutputsOf(p);
   const dim3 grid(static_cast<unsigned>((p.n + kWarps - 1) / kWarps)), block(kWarps * kWarp);
   cudaError_t e = p.adds ? KVC_LAUNCH(shift_rows, grid, block, 0, stream, rows) : cudaSuccess;
@@ -116,7 +115,7 @@ cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStr
   // What the product would have been added to is as it was before shift_rows.
   rows.parts[0].bias = nullptr;
   if (p.adds) e = KVC_LAUNCH(finish_rows, grid, block, 0, stream, rows);
-  return e == cudaSuccess ? Gemm(p, stream) : e;
+  return e == cudaSuccess ? GemmDecoded(p, room, stream) : e;
 }
 
 }  // namespace kvc::cuda

@@ -37,6 +37,7 @@ constexpr int kFewTokens = 64, kManyTokens = 128;
 // How a kernel reads weights: as one of these types in whole vectors of 16 bytes, codes with one scale a row
 // of a stage; or as kF32, any type, decoded one by one.
 WeightType FormOf(const Part& w, int32_t cols) {
+  if (HasOffsets(w.type)) return WeightType::kF32;
   const bool codes = IsScaled(w.type);
   const bool vectors = cols % (codes ? kDepth : VectorOf<WeightType::kF16>::kColumns) == 0;
   return vectors && (!codes || w.group % kDepth == 0) ? w.type : WeightType::kF32;

@@ -40,18 +40,18 @@ KVC_DEVICE void RowsByVectors(const Product& p, const Part& w, int32_t r0, int32
   const uint4* rows = reinterpret_cast<const uint4*>(w.data);
   for (int32_t c = Lane() * kColumns; c < p.cols; c += kWarp * kColumns) {
     uint4 v[kRows];
-    float part[kRows][N];
+    float part[kRows][N], all[N];
     KVC_UNROLL
     for (int r = 0; r < kRows; ++r)
       v[r] = __ldcs(rows + (r0 + min(r, n_rows - 1)) * row_vectors + c / kColumns);
     MultiplyVectors<T>(
-        v, [&](int t, int i) { return reinterpret_cast<const float4*>(x.Row(t) + c)[i]; }, part);
+        v, [&](int t, int i) { return reinterpret_cast<const float4*>(x.Row(t) + c)[i]; }, part, all);
     KVC_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const float factor =
-          kScales ? HalfBits(w.scales[(r0 + min(r, n_rows - 1)) * row_scales + c / w.group]) : 1.0f;
+      GroupBits<T> bits = 0;
+      if (kScales) bits = BitsOfGroup<T>(w, (r0 + min(r, n_rows - 1)) * row_scales + c / w.group);
       KVC_UNROLL
-      for (int t = 0; t < N; ++t) sum[r][t] += part[r][t] * factor;
+      for (int t = 0; t < N; ++t) sum[r][t] += kScales ? SumOfGroup<T>(bits, part[r][t], all[t]) : part[r][t];
     }
   }
 }
@@ -97,8 +97,9 @@ KVC_DEVICE void RowsOfBlock(const Product& p, const X& x) {
       return RowsOf<WeightType::kInt8, N>(p, w, row, x);
     case WeightType::kInt4:
       return RowsOf<WeightType::kInt4, N>(p, w, row, x);
-    case WeightType::kBf16:
     case WeightType::kQ4K:
+      return RowsOf<WeightType::kQ4K, N>(p, w, row, x);
+    case WeightType::kBf16:
     case WeightType::kQ6K:
       return;  // prepare.cc makes others of them
   }

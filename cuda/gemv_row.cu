@@ -30,7 +30,7 @@ constexpr int32_t kMostShared = 96 << 10;  // of x: devices of every capability 
 // Rows of a warp, vectors of each on their way.
 template <WeightType T>
 struct FormOf {
-  static constexpr int kRows = T == WeightType::kInt4 ? 4 : 2;
+  static constexpr int kRows = HasFourBits(T) ? 4 : 2;
   static constexpr int kAhead = 8 / kRows;
   static constexpr int kWarps = IsScaled(T) ? 12 : 14;  // as many as registers allow; scales take some
   static constexpr int kThreads = kWarps * kWarp;
@@ -120,15 +120,16 @@ class RowProduct {
       const Part& w = p_.parts[part];
       const int64_t at = static_cast<int64_t>(c.row + min(r % kOwn, c.n - 1)) * vectors_ + vector;
       v_[u][r] = __ldcs(reinterpret_cast<const uint4*>(w.data) + at);
-      if (IsScaled(T)) scale_[u][r] = w.scales[at >> o_.scale_shift[part]];
+      if (IsScaled(T)) group_[u][r] = BitsOfGroup<T>(w, at >> o_.scale_shift[part]);
     }
   }
   KVC_DEVICE void AddVectors(int u, const float4* x) {
-    float part[kRows][1];
+    float part[kRows][1], all[1];
     MultiplyVectors<T>(
-        v_[u], [x](int, int i) { return x[i * kWarp]; }, part);
+        v_[u], [x](int, int i) { return x[i * kWarp]; }, part, all);
     KVC_UNROLL
-    for (int r = 0; r < kRows; ++r) sum_[r] += IsScaled(T) ? part[r][0] * HalfBits(scale_[u][r]) : part[r][0];
+    for (int r = 0; r < kRows; ++r)
+      sum_[r] += IsScaled(T) ? SumOfGroup<T>(group_[u][r], part[r][0], all[0]) : part[r][0];
   }
 
   const OneRow& o_;
@@ -136,7 +137,7 @@ class RowProduct {
   const float4* x_;
   int32_t vectors_;
   uint4 v_[kAhead][kRows];
-  uint16_t scale_[kAhead][kRows];
+  GroupBits<T> group_[kAhead][kRows];
   float sum_[kRows] = {};
 };
 
@@ -216,6 +217,7 @@ void AddGemvRowKernels(KernelLoader* loader) {
   AddForms<WeightType::kF16>(loader);
   AddForms<WeightType::kInt8>(loader);
   AddForms<WeightType::kInt4>(loader);
+  AddForms<WeightType::kQ4K>(loader);
 }
 
 // Of one type, in whole vectors of 16 bytes, of which one, two, four or so have a scale.
@@ -244,8 +246,9 @@ cudaError_t GemvRow(const OneRow& o, CudaStream& stream) {
       return LaunchForm<WeightType::kInt8>(o, stream);
     case WeightType::kInt4:
       return LaunchForm<WeightType::kInt4>(o, stream);
-    case WeightType::kBf16:
     case WeightType::kQ4K:
+      return LaunchForm<WeightType::kQ4K>(o, stream);
+    case WeightType::kBf16:
     case WeightType::kQ6K:
       break;  // prepare.cc makes others of them
   }

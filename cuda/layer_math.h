@@ -65,9 +65,13 @@ class LayerMath {
         rows_(shape, n, stream_.traits().rounds, BlasScratch(shape, n, stream_.traits(), *blas),
               At(scratch)) {}
 
-  // Scratch for cuBLASLt, which multiplies what was rounded.
+  // Of products of many rows that were rounded, by cuBLASLt or of codes with offsets. Those that were not
+  // meet codes as they are.
   static BlasBytes BlasScratch(const NetworkShape& shape, int64_t n, const LaunchTraits& traits, Blas& blas) {
-    return traits.rounds ? blas.ScratchOf(shape, n) : BlasBytes{0, 0};
+    if (!traits.rounds || n <= kMostGemvRows) return {0, 0};
+    BlasBytes bytes = blas.ScratchOf(shape, n);
+    if (shape.q4k_weights) bytes.decoded = Blas::DecodedBytes(shape);
+    return bytes;
   }
 
   const Rows& rows() const { return rows_; }
@@ -217,7 +221,7 @@ class LayerMath {
     if (FitsOneRow(p)) return MultiplyRow({p, nullptr, 0, false, {}});
     KVC_RETURN_IF_ERROR(MakeHalves(n_, rounds, &p));
     if (rows_.blas.workspace != nullptr) return Check(GemmBlas(p, rows_.blas, blas_, stream_), "a product");
-    return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : Gemm(p, stream_), "a product");
+    return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : GemmDecoded(p, rows_.blas, stream_), "a product");
   }
   Status MultiplyRow(const OneRow& o) const { return Check(GemvRow(o, stream_), "a product"); }
   NormParams Of(const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias, int32_t n,

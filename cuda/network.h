@@ -60,19 +60,21 @@ cudaError_t GemmMma(Product p, CudaStream& stream);
 // y = x [n, cols].
 cudaError_t RoundRows(const float* x, int64_t n, int32_t cols, const RowHalves& y, CudaStream& stream);
 
-// Scratch of products by cuBLASLt (blas.h); workspace null: there are none.
+// Scratch of products with many rows.
 struct BlasRoom {
-  uint8_t* workspace;
-  uint16_t* decoded;  // [most_decoded]: a matrix of codes as f16
+  uint8_t* workspace;  // of cuBLASLt (blas.h); null: there are no products by it
+  uint16_t* decoded;   // [most_decoded]: a matrix of codes as f16
   int64_t most_decoded;
 };
 class Blas;
 // By cuBLASLt, or as Gemm where it has nothing for the product.
 cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStream& stream);
-// Whether a part is codes that DecodeWeights knows, of which out [rows, cols] becomes f16, without its
-// factor.
-bool Decodes(const Part& w, int32_t cols);
+// Whether a part is codes that DecodeWeights knows and the room holds. out [rows, cols] becomes f16, without
+// the part's factor.
+bool Decodes(const Part& w, int32_t cols, const BlasRoom& room);
 cudaError_t DecodeWeights(const Part& w, int32_t cols, uint16_t* out, CudaStream& stream);
+// As Gemm, of codes with offsets in f16 where the room holds them.
+cudaError_t GemmDecoded(const Product& p, const BlasRoom& room, CudaStream& stream);
 
 // numbers [n], of bf16 or f16, aligned to 16 bytes, become f16 times 2^shift.
 cudaError_t ToHalves(uint16_t* numbers, int64_t n, bool from_bf16, int shift, cudaStream_t stream);

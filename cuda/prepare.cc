@@ -1,8 +1,8 @@
 // Weights as kernels read them: row major, rows behind each other, codes and then scales, every tensor at a
 // multiple of 256 bytes. What a file has in panels is laid in rows again; blocks of GGUF become int8, whose
-// products there are. Numbers of bf16 become f16 times a power of two, and so do the scales of codes, for
-// what codes and scales give to be f16 too (to_halves.cu). Uploaded by pieces of a few MiB, so that no second
-// copy of a model is ever in the host's memory.
+// products there are, but for q4_k, whose codes stay. Numbers of bf16 become f16 times a power of two, and so
+// do the scales of codes, for what codes and scales give to be f16 too (to_halves.cu). Uploaded by pieces of
+// a few MiB, so that no second copy of a model is ever in the host's memory.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -19,8 +19,12 @@ namespace {
 constexpr int64_t kPiece = 4 << 20;
 
 int64_t Align(int64_t n) { return (n + 255) / 256 * 256; }
-int64_t CodeBytesOf(const Weight& w) { return int64_t{w.rows} * WeightRowBytes(w.type, w.cols); }
-int64_t ScaleBytesOf(const Weight& w) { return 2 * w.rows * RowScales(w); }
+// Of a form, q4_k is codes of int4 and pairs of a scale and an offset.
+int64_t CodeBytesOf(const Weight& w) {
+  return int64_t{w.rows} * WeightRowBytes(HasOffsets(w.type) ? WeightType::kInt4 : w.type, w.cols);
+}
+int64_t RowNumbers(const Weight& w) { return HasOffsets(w.type) ? 2 * (w.cols / w.group) : RowScales(w); }
+int64_t ScaleBytesOf(const Weight& w) { return 2 * w.rows * RowNumbers(w); }
 int64_t BytesOf(const Weight& w) { return Align(CodeBytesOf(w)) + Align(ScaleBytesOf(w)); }
 
 // The largest of numbers of bf16 or f16 that came by and are finite.
@@ -65,7 +69,8 @@ Status Upload(cudaStream_t stream, uint8_t* to, const void* from, int64_t bytes,
 
 // The form of a weight here, without data.
 Weight FormOf(const Weight& w) {
-  return {HasBlocks(w.type)             ? WeightType::kInt8
+  const bool keeps = !HasBlocks(w.type) || (HasOffsets(w.type) && w.stack == 1);
+  return {!keeps                        ? WeightType::kInt8
           : w.type == WeightType::kBf16 ? WeightType::kF16
                                         : w.type,
           WeightLayout::kRowMajor,
@@ -97,17 +102,33 @@ bool CodeGroup(const Weight& w, const WeightBlock& block, int32_t g, int8_t* cod
   return true;
 }
 
-// Row r as FormOf has it.
-Status ReadRow(const Weight& w, int32_t r, uint8_t* codes, uint16_t* scales) {
+// The codes of a block of q4_k as those of int4, 8 less each, and what a group has beside them. Nothing is
+// lost but of both numbers what f16 has not. False: it does not hold them.
+bool PairGroup(const Weight& w, const WeightBlock& block, int32_t g, uint8_t* codes, uint16_t* pair) {
+  constexpr int kMiddle = 8;
+  const int8_t* from = block.code + g * w.group;
+  for (int32_t i = 0; i < w.group; i += 2)
+    codes[i / 2] = static_cast<uint8_t>(((from[i] - kMiddle) & 15) | ((from[i + 1] - kMiddle) & 15) << 4);
+  pair[0] = FloatToF16(block.scale[g]);
+  pair[1] = FloatToF16(kMiddle * block.scale[g] - block.least[g]);
+  return std::isfinite(F16ToFloat(pair[0])) && std::isfinite(F16ToFloat(pair[1]));
+}
+
+// Row r as `form` has it.
+Status ReadRow(const Weight& w, const Weight& form, int32_t r, uint8_t* codes, uint16_t* scales) {
   if (!HasBlocks(w.type)) {
     UnpackRow(w, r, codes, scales);
     return {};
   }
+  const bool pairs = HasOffsets(form.type);
   WeightBlock block;
   for (int32_t b = 0; b < w.cols / kBlockColumns; ++b) {
     ReadBlock(w, r, b, &block);
-    for (int32_t g = 0; g < kBlockColumns / w.group; ++g, codes += w.group, ++scales) {
-      if (!CodeGroup(w, block, g, reinterpret_cast<int8_t*>(codes), scales)) {
+    for (int32_t g = 0; g < kBlockColumns / w.group; ++g) {
+      const bool fits = pairs ? PairGroup(w, block, g, codes, scales)
+                              : CodeGroup(w, block, g, reinterpret_cast<int8_t*>(codes), scales);
+      codes += pairs ? w.group / 2 : w.group, scales += pairs ? 2 : 1;
+      if (!fits) {
         return Error(Code::kUnsupported, "weights of type %s with scales beyond f16 do not run on CUDA",
                      InfoOf(w.type).name);
       }
@@ -124,14 +145,15 @@ Status UploadRows(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t*
     return Upload(stream, scales, w.scales, ScaleBytesOf(w), largest);
   }
   const Weight form = FormOf(w);
-  const int64_t row_bytes = WeightRowBytes(form.type, w.cols), row_scales = RowScales(form);
+  const int64_t row_bytes = CodeBytesOf(form) / w.rows, row_scales = RowNumbers(form);
   const int32_t at_once = static_cast<int32_t>(std::clamp<int64_t>(kPiece / row_bytes, 1, w.rows));
   std::vector<uint8_t> rows(static_cast<size_t>(at_once * row_bytes));
   std::vector<uint16_t> factors(static_cast<size_t>(at_once * row_scales + 1));
   for (int32_t r = 0; r < w.rows; r += at_once) {
     const int32_t n = std::min(at_once, w.rows - r);
     for (int32_t i = 0; i < n; ++i)
-      KVC_RETURN_IF_ERROR(ReadRow(w, r + i, rows.data() + i * row_bytes, factors.data() + i * row_scales));
+      KVC_RETURN_IF_ERROR(
+          ReadRow(w, form, r + i, rows.data() + i * row_bytes, factors.data() + i * row_scales));
     KVC_RETURN_IF_ERROR(Upload(stream, codes + r * row_bytes, rows.data(), n * row_bytes, of_numbers));
     KVC_RETURN_IF_ERROR(
         Upload(stream, scales + 2 * r * row_scales, factors.data(), 2 * n * row_scales, largest));
@@ -141,7 +163,8 @@ Status UploadRows(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t*
 }
 
 // Numbers stay below 2^kEnd, where f16 is nearly at its end: of what is within 2^29 of the largest it has
-// every bit, below that less than 2^-39 of the largest is lost. Codes are below 2^kCodeBits.
+// every bit, below that less than 2^-39 of the largest is lost. Codes, and one more for an offset, are within
+// 2^kCodeBits.
 // factor: Matrix::Part.
 Status UploadWeight(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t* scales, float* factor) {
   constexpr int kEnd = 15, kCodeBits = 7;

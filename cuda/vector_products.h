@@ -6,10 +6,11 @@
 namespace kvc::cuda {
 
 // part[r][t] = the sum of the vector of row r, without its scale, with as many columns of row t of x; x(t,
-// i): its columns 4 i .. 4 i + 3.
+// i): its columns 4 i .. 4 i + 3. all[t]: their sum, of codes of four bits.
 template <WeightType T, int R, int N, typename X>
-KVC_DEVICE void MultiplyVectors(const uint4 (&v)[R], const X& x, float (&part)[R][N]) {
-  float all[N] = {};
+KVC_DEVICE void MultiplyVectors(const uint4 (&v)[R], const X& x, float (&part)[R][N], float (&all)[N]) {
+  KVC_UNROLL
+  for (int t = 0; t < N; ++t) all[t] = 0;
   KVC_UNROLL
   for (int r = 0; r < R; ++r) {
     KVC_UNROLL
@@ -21,12 +22,12 @@ KVC_DEVICE void MultiplyVectors(const uint4 (&v)[R], const X& x, float (&part)[R
     KVC_UNROLL
     for (int t = 0; t < N; ++t) {
       y[t] = x(t, i);
-      if (T == WeightType::kInt4) all[t] += (y[t].x + y[t].y) + (y[t].z + y[t].w);
+      if (HasFourBits(T)) all[t] += (y[t].x + y[t].y) + (y[t].z + y[t].w);
     }
     KVC_UNROLL
     for (int r = 0; r < R; ++r) {
       float a[4];
-      if (T == WeightType::kInt4) {
+      if (HasFourBits(T)) {
         UnpackFourAsFractions(v[r], i, a);
       } else {
         UnpackFour<T>(v[r], i, a);
@@ -38,7 +39,7 @@ KVC_DEVICE void MultiplyVectors(const uint4 (&v)[R], const X& x, float (&part)[R
             part[r][t] += a[3] * y[t].w;
     }
   }
-  if constexpr (T == WeightType::kInt4) {
+  if constexpr (HasFourBits(T)) {
     KVC_UNROLL
     for (int r = 0; r < R; ++r) {
       KVC_UNROLL

@@ -1,17 +1,24 @@
 // Weights as kernels read them (prepare.cc): row major, one part or up to three behind each other. Those of
 // bf16 are f16 times a power of two.
 #pragma once
+#include <type_traits>
+
 #include "cuda/gpu.h"
 #include "lib/ops/network_ops.h"
 
 namespace kvc::cuda {
 
 // Codes, of which a group of columns has a scale.
-constexpr bool IsScaled(WeightType type) { return type == WeightType::kInt8 || type == WeightType::kInt4; }
+constexpr bool IsScaled(WeightType type) {
+  return type == WeightType::kInt8 || type == WeightType::kInt4 || type == WeightType::kQ4K;
+}
+// kQ4K is codes of int4 and, for 32 of them, a scale and what is added to their products.
+constexpr bool HasOffsets(WeightType type) { return type == WeightType::kQ4K; }
+constexpr bool HasFourBits(WeightType type) { return type == WeightType::kInt4 || type == WeightType::kQ4K; }
 
 struct Part {
   const uint8_t* data;
-  const uint16_t* scales;
+  const uint16_t* scales;      // HasOffsets: pairs, a scale and an offset
   const float* bias;           // null: none
   float* y;                    // [n, rows]
   float factor;                // of every weight
@@ -122,15 +129,32 @@ KVC_DEVICE float WeightElement(const Part& w, int32_t cols, int32_t r, int32_t c
     default:
       break;
   }
-  const float scale = HalfBits(w.scales[static_cast<int64_t>(r) * (cols / w.group) + c / w.group]);
+  const int64_t group = static_cast<int64_t>(r) * (cols / w.group) + c / w.group;
+  const float scale = HalfBits(w.scales[HasOffsets(w.type) ? 2 * group : group]);
   if (w.type == WeightType::kInt8) return static_cast<float>(static_cast<int8_t>(w.data[at])) * scale;
   const uint8_t two = w.data[static_cast<int64_t>(r) * ((cols + 1) / 2) + c / 2];
-  return static_cast<float>(static_cast<int8_t>(two << (c % 2 == 0 ? 4 : 0)) >> 4) * scale;
+  const float value = static_cast<float>(static_cast<int8_t>(two << (c % 2 == 0 ? 4 : 0)) >> 4) * scale;
+  return HasOffsets(w.type) ? value + HalfBits(w.scales[2 * group + 1]) : value;
+}
+
+// What a group has beside its codes: a scale, or that and an offset.
+template <WeightType T>
+using GroupBits = std::conditional_t<HasOffsets(T), uint32_t, uint16_t>;
+template <WeightType T>
+KVC_DEVICE GroupBits<T> BitsOfGroup(const Part& w, int64_t group) {
+  return reinterpret_cast<const GroupBits<T>*>(w.scales)[group];
+}
+// What a group adds to a row's sum: of its codes with x, `codes`, and of x alone.
+template <WeightType T>
+KVC_DEVICE float SumOfGroup(GroupBits<T> bits, float codes, float all) {
+  const float scaled = codes * HalfBits(static_cast<uint16_t>(bits & 0xffffu));
+  if constexpr (HasOffsets(T)) return scaled + all * HalfBits(static_cast<uint16_t>(bits >> 16));
+  return scaled;
 }
 
 // Columns that 16 bytes hold.
 constexpr int VectorColumns(WeightType type) {
-  return type == WeightType::kF32 ? 4 : type == WeightType::kInt8 ? 16 : type == WeightType::kInt4 ? 32 : 8;
+  return type == WeightType::kF32 ? 4 : type == WeightType::kInt8 ? 16 : HasFourBits(type) ? 32 : 8;
 }
 template <WeightType T>
 struct VectorOf {
@@ -157,7 +181,7 @@ KVC_DEVICE void UnpackFour(const uint4& v, int i, float (&w)[4]) {
     KVC_UNROLL
     for (int j = 0; j < 4; ++j) w[j] = static_cast<float>(static_cast<int8_t>(words[i % 4] >> (8 * j)));
   }
-  if (T == WeightType::kInt4) {
+  if (HasFourBits(T)) {
     KVC_UNROLL
     for (int j = 0; j < 4; ++j)
       w[j] = static_cast<float>(static_cast<int8_t>((words[i / 2 % 4] >> (i % 2 * 16 + 4 * j)) << 4) >> 4);

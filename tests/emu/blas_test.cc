@@ -7,6 +7,7 @@
 
 #include "lib/base/log.h"
 #include "lib/engine/session.h"
+#include "lib/ops/weight_blocks.h"
 #include "tests/emu/device_pair.h"
 #include "tests/support/environment.h"
 #include "tests/support/tiny_session.h"
@@ -80,12 +81,23 @@ class WithBlas {
 FileWeight Decoded(const FileWeight& from, std::mt19937* random) {
   FileWeight to(WeightType::kF16, from.w.rows, from.w.cols, 0, random);
   const int32_t cols = from.w.cols;
+  uint16_t* halves = reinterpret_cast<uint16_t*>(to.data.data());
+  for (int32_t b = 0; HasBlocks(from.w.type) && b < from.w.rows * (cols / kBlockColumns); ++b) {
+    WeightBlock block;
+    ReadBlock(from.w, b / (cols / kBlockColumns), b % (cols / kBlockColumns), &block);
+    for (int32_t i = 0; i < kBlockColumns; ++i) {
+      const float scale = block.scale[i / 32], offset = 8 * scale - block.least[i / 32];
+      *halves++ = FloatToF16(static_cast<float>(block.code[i] - 8) * F16ToFloat(FloatToF16(scale)) +
+                             F16ToFloat(FloatToF16(offset)));
+    }
+  }
+  if (HasBlocks(from.w.type)) return to;
   for (int64_t i = 0; i < int64_t{from.w.rows} * cols; ++i) {
     const size_t at = static_cast<size_t>(i);
     int code = static_cast<int8_t>(from.data[from.w.type == WeightType::kInt8 ? at : at / 2]);
     if (from.w.type == WeightType::kInt4) code = static_cast<int8_t>(code << (i % 2 == 0 ? 4 : 0)) >> 4;
     const float scale = F16ToFloat(from.scales[at / static_cast<size_t>(from.w.group)]);
-    reinterpret_cast<uint16_t*>(to.data.data())[at] = FloatToF16(static_cast<float>(code) * scale);
+    halves[at] = FloatToF16(static_cast<float>(code) * scale);
   }
   return to;
 }
@@ -165,9 +177,11 @@ class BlasTest : public testing::Test {
                   kv_rows = shape.n_kv_heads * shape.head_dim;
     std::mt19937 random(11);
     const auto weight = [&](int32_t rows, int32_t cols, int32_t group) {
-      FileWeight coded(c.type, rows, cols, group, &random);
+      // Blocks have 256 columns.
+      const bool narrow = HasBlocks(c.type) && cols % kBlockColumns != 0;
+      FileWeight coded(narrow ? WeightType::kF16 : c.type, rows, cols, group, &random);
       std::mt19937 other;
-      if (c.decoded) return Decoded(coded, &other);
+      if (c.decoded && !narrow) return Decoded(coded, &other);
       return coded;  // moved: it points to what it has
     };
     const FileWeight q = weight(q_rows, h, 32), k = weight(kv_rows, h, 32), v = weight(kv_rows, h, 32),
@@ -177,7 +191,7 @@ class BlasTest : public testing::Test {
     const std::unique_ptr<Stream> stream = std::move(d->NewStream().value());
     Buffers b{d, stream.get(), {}};
     LayerMatrices w;
-    const DevicePtr<const float> norm = b.Copy(Random(h, 1)), bias = b.Copy(Random(q_rows, 2));
+    const DevicePtr<const float> norm = b.Copy(Random(h, 1)), bias = b.Copy(Random(std::max(q_rows, h), 2));
     if (!c.ranges) w.attention_norm = w.ffn_norm = norm;
     if (c.post_norms) w.attention_post_norm = w.ffn_post_norm = norm;
     const DevicePtr<const float> biases[] = {bias, {}, bias}, of_output[] = {bias};
@@ -323,12 +337,13 @@ TEST_F(BlasTest, ProductsThatItHasNothingFor) {
 // Codes become f16 in front of the library: the products are those of weights that are such numbers. Not on
 // devices whose own kernel is as fast, and where it is switched off.
 TEST_F(BlasTest, CodesAreDecodedForIt) {
-  for (const WeightType type : {WeightType::kInt8, WeightType::kInt4}) {
+  for (const WeightType type : {WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K}) {
     for (const bool ranges : {false, true}) {
       SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << ", ranges " << ranges);
       LayerCase c, decoded;
       c.type = type, c.biases = c.output_bias = true, c.ranges = ranges;
       c.n = kDecodedRows;
+      if (HasBlocks(type)) c.hidden = 256;
       decoded = c, decoded.decoded = true;
       const Output own = RunOwn(c);
       const WithBlas blas;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/ops/weight_blocks.h"
 #include "tests/emu/device_pair.h"
 #include "tests/support/environment.h"
 
@@ -22,6 +23,9 @@ constexpr double kSame = 2e-6;
 std::vector<float> RoundedToF16(std::vector<float> x) {
   for (float& v : x) v = F16ToFloat(FloatToF16(v));
   return x;
+}
+std::vector<float> RoundedIf(bool rounds, std::vector<float> x) {
+  return rounds ? RoundedToF16(std::move(x)) : x;
 }
 bool IsRounding(WeightType type) { return type != WeightType::kF32; }
 
@@ -56,6 +60,12 @@ class Rounding : public DeviceParity {
 // Column c of row r, by the definition of the types.
 double Element(const FileWeight& w, int32_t r, int32_t c) {
   const int64_t at = int64_t{r} * w.w.cols + c;
+  if (HasBlocks(w.w.type)) {
+    WeightBlock block;
+    ReadBlock(w.w, r, c / kBlockColumns, &block);
+    const int32_t i = c % kBlockColumns, g = i / w.w.group;
+    return static_cast<double>(block.scale[g]) * block.code[i] - static_cast<double>(block.least[g]);
+  }
   const uint16_t* halves = reinterpret_cast<const uint16_t*>(w.data.data());
   if (w.w.type == WeightType::kBf16) return static_cast<double>(Bf16ToFloat(halves[at]));
   if (w.w.type == WeightType::kF16) return static_cast<double>(F16ToFloat(halves[at]));
@@ -113,7 +123,9 @@ TEST_F(Rounding, ProductsAreThoseOfRoundedActivations) {
       }
       const std::string what = "type " + std::to_string(static_cast<int>(type)) + ", rows " +
                                std::to_string(c.n) + ", columns " + std::to_string(c.hidden);
-      if (!rounds) {
+      if (type == WeightType::kQ4K && rounds) {  // weights are rounded too: Q4KIsItsBlocks
+        pair_->ExpectNear(qs, 5e-4, what), pair_->ExpectNear(logits, 5e-4, what);
+      } else if (!rounds) {
         for (const auto* y : {&qs, &ks, &vs, &logits}) ExpectEqual(*y, what);
       } else {
         pair_->ExpectNear(qs, kSame, what + ", queries"), pair_->ExpectNear(ks, kSame, what + ", keys");
@@ -294,6 +306,62 @@ TEST_F(Rounding, WeightsOfEveryMagnitude) {
       }
     }
     pair_->blocks.clear();
+  }
+}
+
+// q4_k by the definition of its blocks: with few rows what is lost is what f16 has not of a group's scale and
+// offset, with many that and what it has not of a weight.
+TEST_F(Rounding, Q4KIsItsBlocks) {
+  constexpr int32_t kHidden = 512, kRows = 40;
+  NetworkShape shape;
+  shape.hidden = shape.ffn = kHidden, shape.n_heads = 1, shape.n_kv_heads = 1, shape.head_dim = 64;
+  shape.vocab = kRows;
+  const FileWeight head(WeightType::kQ4K, kRows, kHidden, 0, &random_);
+  const int32_t tokens[] = {39, 0, 7};
+  for (const bool fits : {false, true}) {
+    shape.q4k_weights = fits;  // else there is no room to decode it
+    for (const int32_t n : {1, 5, 40}) {
+      const auto x = Activations(static_cast<size_t>(n * kHidden), true);
+      const auto logits = pair_->Copy(std::vector<float>(static_cast<size_t>(n * kRows)));
+      const auto embedded = pair_->Copy(std::vector<float>(3 * kHidden));
+      const std::vector<float> rows = RoundedToF16(pair_->Read(x, 0));
+      for (int i = 0; i < 2; ++i) {
+        SCOPED_TRACE(testing::Message() << n << " rows, device " << i << fits);
+        Device& d = *devices_[i];
+        Stream* s = streams_[i].get();
+        Matrix m;
+        ASSERT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
+        EXPECT_EQ(m.bytes, kRows * (kHidden / 2 + kHidden / 32 * 4)) << "5 bits a weight";
+        const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, n));
+        ASSERT_TRUE(d.Logits(s, {&shape, {}, &m, x.at[i], n, 1, logits.at[i], scratch}).ok());
+        ASSERT_TRUE(d.Embed(s, {&shape, &m, tokens, 3, 1, embedded.at[i]}).ok());
+        const std::vector<float> got = pair_->Read(logits, i), table = pair_->Read(embedded, i);
+        d.Free(m.memory, m.bytes);
+        const std::vector<float> x_of = i == 0 ? rows : RoundedIf(n > 8, pair_->Read(x, 1));
+        double most = 0, apart = 0, most_weight = 0, weights_apart = 0;
+        for (int32_t r = 0; r < kRows; ++r) {
+          for (int32_t t = 0; t < n; ++t) {
+            double sum = 0;
+            for (int32_t j = 0; j < kHidden; ++j)
+              sum += Element(head, r, j) * static_cast<double>(x_of[static_cast<size_t>(t * kHidden + j)]);
+            const double ours = static_cast<double>(got[static_cast<size_t>(t * kRows + r)]);
+            most = std::max(most, std::fabs(sum)), apart = std::max(apart, std::fabs(sum - ours));
+          }
+        }
+        for (int32_t t = 0; t < 3; ++t) {
+          for (int32_t j = 0; j < kHidden; ++j) {
+            const double want = Element(head, tokens[t], j);
+            most_weight = std::max(most_weight, std::fabs(want));
+            weights_apart =
+                std::max(weights_apart,
+                         std::fabs(want - static_cast<double>(table[static_cast<size_t>(t * kHidden + j)])));
+          }
+        }
+        EXPECT_LE(apart, 3e-4 * most);
+        EXPECT_LE(weights_apart, most_weight / 2048);
+      }
+      pair_->blocks.clear();
+    }
   }
 }
 
