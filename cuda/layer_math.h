@@ -207,7 +207,12 @@ class LayerMath {
   bool RidesAlong(const Product& p, DevicePtr<const float> bias) const {
     return !shape_.layer_norms && !bias && FitsOneRow(p);
   }
-  bool Takes(const Product& p) const { return n_ > kMostGemvRows && TakesHalves(p); }
+  bool HasFewRows(const Product& p) const {
+    int32_t most = kMostGemvRows;
+    for (int i = 0; i < p.n_parts; ++i) most = HasOffsets(p.parts[i].type) ? kMostGemvRowsOfOffsets : most;
+    return n_ <= most;
+  }
+  bool Takes(const Product& p) const { return !HasFewRows(p) && TakesHalves(p); }
   RowHalves HalvesOf(bool rounds) const {
     return {rows_.halves.high, rounds ? nullptr : rows_.halves.low, rows_.halves.factors};
   }
@@ -221,7 +226,7 @@ class LayerMath {
     if (FitsOneRow(p)) return MultiplyRow({p, nullptr, 0, false, {}});
     KVC_RETURN_IF_ERROR(MakeHalves(n_, rounds, &p));
     if (rows_.blas.workspace != nullptr) return Check(GemmBlas(p, rows_.blas, blas_, stream_), "a product");
-    return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : GemmDecoded(p, rows_.blas, stream_), "a product");
+    return Check(HasFewRows(p) ? Gemv(p, stream_) : GemmDecoded(p, rows_.blas, stream_), "a product");
   }
   Status MultiplyRow(const OneRow& o) const { return Check(GemvRow(o, stream_), "a product"); }
   NormParams Of(const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias, int32_t n,

@@ -48,6 +48,8 @@ cudaError_t GemvRow(const OneRow& o, CudaStream& stream);
 // A few rows: every weight is read once for up to four of them. Byte model: rows * cols weights, x from the
 // caches.
 constexpr int32_t kMostGemvRows = 8;
+// Of codes with offsets, which more rows meet as f16: to write and read that is seven times what they are.
+constexpr int32_t kMostGemvRowsOfOffsets = 32;
 cudaError_t Gemv(Product p, CudaStream& stream);
 // The same with tiles of 1, 2 or 4 pairs: of the experts those that the tiles name are read, no others.
 cudaError_t GemvExperts(Product p, int32_t tile, CudaStream& stream);

@@ -320,7 +320,7 @@ TEST_F(Rounding, Q4KIsItsBlocks) {
   const int32_t tokens[] = {39, 0, 7};
   for (const bool fits : {false, true}) {
     shape.q4k_weights = fits;  // else there is no room to decode it
-    for (const int32_t n : {1, 5, 40}) {
+    for (const int32_t n : {1, 5, 32, 40}) {
       const auto x = Activations(static_cast<size_t>(n * kHidden), true);
       const auto logits = pair_->Copy(std::vector<float>(static_cast<size_t>(n * kRows)));
       const auto embedded = pair_->Copy(std::vector<float>(3 * kHidden));
@@ -337,7 +337,7 @@ TEST_F(Rounding, Q4KIsItsBlocks) {
         ASSERT_TRUE(d.Embed(s, {&shape, &m, tokens, 3, 1, embedded.at[i]}).ok());
         const std::vector<float> got = pair_->Read(logits, i), table = pair_->Read(embedded, i);
         d.Free(m.memory, m.bytes);
-        const std::vector<float> x_of = i == 0 ? rows : RoundedIf(n > 8, pair_->Read(x, 1));
+        const std::vector<float> x_of = i == 0 ? rows : RoundedIf(n > 32, pair_->Read(x, 1));
         double most = 0, apart = 0, most_weight = 0, weights_apart = 0;
         for (int32_t r = 0; r < kRows; ++r) {
           for (int32_t t = 0; t < n; ++t) {
