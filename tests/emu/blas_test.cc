@@ -94,8 +94,9 @@ FileWeight Decoded(const FileWeight& from, std::mt19937* random) {
   if (HasBlocks(from.w.type)) return to;
   for (int64_t i = 0; i < int64_t{from.w.rows} * cols; ++i) {
     const size_t at = static_cast<size_t>(i);
-    int code = static_cast<int8_t>(from.data[from.w.type == WeightType::kInt8 ? at : at / 2]);
-    if (from.w.type == WeightType::kInt4) code = static_cast<int8_t>(code << (i % 2 == 0 ? 4 : 0)) >> 4;
+    const uint8_t byte = from.data[from.w.type == WeightType::kInt8 ? at : at / 2];
+    int code = static_cast<int8_t>(byte);
+    if (from.w.type == WeightType::kInt4) code = static_cast<int8_t>(byte << (i % 2 == 0 ? 4 : 0)) >> 4;
     const float scale = F16ToFloat(from.scales[at / static_cast<size_t>(from.w.group)]);
     halves[at] = FloatToF16(static_cast<float>(code) * scale);
   }
