@@ -1,6 +1,8 @@
 // Weights of codes as f16, for products of many rows: by cuBLASLt (gemm_blas.cu), and of codes with offsets
 // in any case. Their scales were uploaded so that f16 holds what codes and scales give (prepare.cc); 11 bits
 // of it stay. Bytes of a weight: 1 or 0.5 and its part of a scale read, 2 written.
+#include <algorithm>
+
 #include "cuda/launch.h"
 #include "cuda/network.h"
 
@@ -51,28 +53,24 @@ bool Decodes(const Part& w, int32_t cols, const BlasRoom& room) {
          int64_t{w.rows} * cols <= room.most_decoded;
 }
 
-cudaError_t DecodeWeights(const Part& w, int32_t cols, uint16_t* out, CudaStream& stream) {
-  const uint32_t n = static_cast<uint32_t>(int64_t{w.rows} * cols / kColumns);
-  if (w.type == WeightType::kInt8) return LaunchType<WeightType::kInt8>(w, n, out, stream);
-  if (w.type == WeightType::kQ4K) return LaunchType<WeightType::kQ4K>(w, n, out, stream);
-  return LaunchType<WeightType::kInt4>(w, n, out, stream);
+cudaError_t DecodeWeights(int32_t cols, const BlasRoom& room, CudaStream& stream, Part* w) {
+  const uint32_t n = static_cast<uint32_t>(int64_t{w->rows} * cols / kColumns);
+  const cudaError_t e =
+      w->type == WeightType::kInt8  ? LaunchType<WeightType::kInt8>(*w, n, room.decoded, stream)
+      : w->type == WeightType::kQ4K ? LaunchType<WeightType::kQ4K>(*w, n, room.decoded, stream)
+                                    : LaunchType<WeightType::kInt4>(*w, n, room.decoded, stream);
+  w->type = WeightType::kF16, w->data = reinterpret_cast<const uint8_t*>(room.decoded);
+  return e;
 }
 
 cudaError_t GemmDecoded(const Product& p, const BlasRoom& room, CudaStream& stream) {
-  bool decodes = false;
-  for (int i = 0; i < p.n_parts; ++i)
-    decodes = decodes || (HasOffsets(p.parts[i].type) && Decodes(p.parts[i], p.cols, room));
-  if (!decodes || p.tiles != nullptr) return Gemm(p, stream);
+  const auto decodes = [&](const Part& w) { return HasOffsets(w.type) && Decodes(w, p.cols, room); };
+  if (std::none_of(p.parts, p.parts + p.n_parts, decodes)) return Gemm(p, stream);
   // Parts take turns in the room.
   cudaError_t e = cudaSuccess;
   for (int i = 0; i < p.n_parts && e == cudaSuccess; ++i) {
-    Product one = p;
-    Part& part = one.parts[0];
-    part = p.parts[i], one.n_parts = 1;
-    if (HasOffsets(part.type)) {
-      e = DecodeWeights(part, p.cols, room.decoded, stream);
-      part.type = WeightType::kF16, part.data = reinterpret_cast<const uint8_t*>(room.decoded);
-    }
+    Product one = OnePart(p, i);
+    if (decodes(one.parts[0])) e = DecodeWeights(p.cols, room, stream, one.parts);
     if (e == cudaSuccess) e = Gemm(one, stream);
   }
   return e;

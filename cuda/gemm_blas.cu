@@ -23,31 +23,18 @@ struct OutputRows {
   } parts[Matrix::kMaxParts];
 };
 
-// A warp: a row. y takes part in a product of what the row was taken times.
-__global__ void __launch_bounds__(kWarps* kWarp) shift_rows(const OutputRows p) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + WarpOfBlock();
-  if (row >= p.n || p.factors[row] == 1) return;
-  const float times = __fdiv_rn(1.0f, p.factors[row]);
-  KVC_UNROLL
-  for (int i = 0; i < Matrix::kMaxParts; ++i) {
-    if (i >= p.n_parts) break;
-    float* y = p.parts[i].y + row * p.parts[i].rows;
-    for (int32_t r = Lane(); r < p.parts[i].rows; r += kWarp) y[r] *= times;
-  }
-}
-
-// The other way, and with the bias.
-__global__ void __launch_bounds__(kWarps* kWarp) finish_rows(const OutputRows p) {
+// A warp: a row, which is taken times what takes part in the product, or loses it again and gets its bias.
+__global__ void __launch_bounds__(kWarps* kWarp) shift_rows(const OutputRows p, bool back) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + WarpOfBlock();
   if (row >= p.n) return;
-  const float factor = p.factors[row];
+  const float times = back ? p.factors[row] : __fdiv_rn(1.0f, p.factors[row]);
   KVC_UNROLL
   for (int i = 0; i < Matrix::kMaxParts; ++i) {
-    const float* bias = p.parts[i].bias;
-    if (i >= p.n_parts || (factor == 1 && bias == nullptr)) continue;
+    const float* bias = back ? p.parts[i].bias : nullptr;
+    if (i >= p.n_parts || (times == 1 && bias == nullptr)) continue;
     float* y = p.parts[i].y + row * p.parts[i].rows;
     for (int32_t r = Lane(); r < p.parts[i].rows; r += kWarp)
-      y[r] = y[r] * factor + (bias != nullptr ? bias[r] * p.scale : 0.0f);
+      y[r] = y[r] * times + (bias != nullptr ? bias[r] * p.scale : 0.0f);
   }
 }
 
@@ -82,39 +69,36 @@ OutputRows OutputsOf(const Product& p) {
 }
 
 // *done: whether the library did it; if not, nothing has changed.
-cudaError_t Multiply(const Product& p, const Part& part, const BlasRoom& room, Blas* blas, CudaStream& stream,
+cudaError_t Multiply(const Product& p, Part part, const BlasRoom& room, Blas* blas, CudaStream& stream,
                      bool* done) {
-  const uint16_t* w = reinterpret_cast<const uint16_t*>(part.data);
   cudaError_t e = cudaSuccess;
-  if (part.type != WeightType::kF16) e = DecodeWeights(part, p.cols, room.decoded, stream), w = room.decoded;
+  if (part.type != WeightType::kF16) e = DecodeWeights(p.cols, room, stream, &part);
   cudaStream_t raw = nullptr;
   if (e == cudaSuccess) e = stream.Reach(&raw);
-  *done = e == cudaSuccess &&
-          blas->Multiply({w, p.halves.high, part.rows, p.cols, p.n, p.scale * part.factor, p.adds, part.y},
-                         room.workspace, raw);
+  *done = e == cudaSuccess && blas->Multiply({reinterpret_cast<const uint16_t*>(part.data), p.halves.high,
+                                              part.rows, p.cols, p.n, p.scale * part.factor, p.adds, part.y},
+                                             room.workspace, raw);
   return e;
 }
 
 }  // namespace
 
-void AddGemmBlasKernels(KernelLoader* loader) {
-  KVC_ADD(loader, shift_rows, 0);
-  KVC_ADD(loader, finish_rows, 0);
-}
+void AddGemmBlasKernels(KernelLoader* loader) { KVC_ADD(loader, shift_rows, 0); }
 
 cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStream& stream) {
   if (!Fits(p, room) || !HasAll(p, blas)) return GemmDecoded(p, room, stream);
   OutputRows rows = OutputsOf(p);
   const dim3 grid(static_cast<unsigned>((p.n + kWarps - 1) / kWarps)), block(kWarps * kWarp);
-  cudaError_t e = p.adds ? KVC_LAUNCH(shift_rows, grid, block, 0, stream, rows) : cudaSuccess;
+  const auto shift = [&](bool back) { return KVC_LAUNCH(shift_rows, grid, block, 0, stream, rows, back); };
+  cudaError_t e = p.adds ? shift(false) : cudaSuccess;
   bool all = true;
   for (int i = 0; i < p.n_parts && e == cudaSuccess && all; ++i)
     e = Multiply(p, p.parts[i], room, blas, stream, &all);
   if (e != cudaSuccess) return e;
-  if (all) return KVC_LAUNCH(finish_rows, grid, block, 0, stream, rows);
+  if (all) return shift(true);
   // What the product would have been added to is as it was before shift_rows.
   rows.parts[0].bias = nullptr;
-  if (p.adds) e = KVC_LAUNCH(finish_rows, grid, block, 0, stream, rows);
+  if (p.adds) e = shift(true);
   return e == cudaSuccess ? GemmDecoded(p, room, stream) : e;
 }
 

@@ -380,11 +380,7 @@ cudaError_t LaunchType(const Product& p, CudaStream& stream) {
 // Parts of different forms, one after the other.
 cudaError_t EachPart(const Product& p, CudaStream& stream) {
   cudaError_t e = cudaSuccess;
-  for (int i = 0; i < p.n_parts && e == cudaSuccess; ++i) {
-    Product one = p;
-    one.parts[0] = p.parts[i], one.n_parts = 1;
-    e = GemmMma(one, stream);
-  }
+  for (int i = 0; i < p.n_parts && e == cudaSuccess; ++i) e = GemmMma(OnePart(p, i), stream);
   return e;
 }
 

@@ -95,12 +95,12 @@ class LayerMath {
     if (w.own_norms) p.n_weights = n_norms;
     return Run(p, int64_t{n_} * n_norms);
   }
-  // A product with the norm of x, or with x where there is no norm.
+  // A product with the norm of x, or with x where there is no norm. y[i]: of each part.
   Status NormProduct(const Matrix& m, const float* x, DevicePtr<const float> weight,
                      DevicePtr<const float> bias, float* const* y, float scale = 1, float cap = 0) const {
-    if (!weight) return Multiply(m, x, y, scale, cap);
     Product p = Of(m, x, y);
     p.scale = scale, p.cap = cap;
+    if (!weight) return Multiply(p, rounds());
     if (RidesAlong(p, bias)) return MultiplyRow({p, At(weight), shape_.norm_eps, false, {}});
     p.x = rows_.norm;
     const NormParams norm = Of(x, weight, bias, shape_.hidden, rows_.norm);
@@ -175,12 +175,6 @@ class LayerMath {
 
  private:
   bool rounds() const { return stream_.traits().rounds; }
-  // y[i]: of each part.
-  Status Multiply(const Matrix& m, const float* x, float* const* y, float scale, float cap) const {
-    Product p = Of(m, x, y);
-    p.scale = scale, p.cap = cap;
-    return Multiply(p, rounds());
-  }
   // AddProduct, of a product that does not know where it goes.
   Status Add(Product p, DevicePtr<const float> post_norm, float scale, float* x) const {
     p.parts[0].y = post_norm ? rows_.norm : x;

@@ -71,10 +71,10 @@ struct BlasRoom {
 class Blas;
 // By cuBLASLt, or as Gemm where it has nothing for the product.
 cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStream& stream);
-// Whether a part is codes that DecodeWeights knows and the room holds. out [rows, cols] becomes f16, without
-// the part's factor.
+// Whether a part is codes that DecodeWeights knows and the room holds. It makes w their f16 in the room,
+// which its factor is not in.
 bool Decodes(const Part& w, int32_t cols, const BlasRoom& room);
-cudaError_t DecodeWeights(const Part& w, int32_t cols, uint16_t* out, CudaStream& stream);
+cudaError_t DecodeWeights(int32_t cols, const BlasRoom& room, CudaStream& stream, Part* w);
 // As Gemm, of codes with offsets in f16 where the room holds them.
 cudaError_t GemmDecoded(const Product& p, const BlasRoom& room, CudaStream& stream);
 

@@ -62,6 +62,13 @@ inline bool TakesHalves(const Product& p) {
   return true;
 }
 
+// The product with part i alone.
+inline Product OnePart(const Product& p, int i) {
+  Product one = p;
+  one.parts[0] = p.parts[i], one.n_parts = 1;
+  return one;
+}
+
 // The rows of y that a block makes, which expert does, and where x has them.
 struct TokenTile {
   int32_t first, n, expert;

@@ -487,26 +487,18 @@ TEST_F(BlasTest, APlanIsWhatIsTaken) {
     SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << ", " << n << " rows");
     test::SetVariable(kRounds, rounds ? nullptr : "0");
     const test::AlignedBytes bytes = ModelIn(type);
-    {
-      int64_t planned[2], taken[2];
-      for (const bool by_blas : {false, true}) {
-        const WithBlas blas;
-        const test::KeptVariable kept(kSwitch);
-        test::SetVariable(kSwitch, by_blas ? nullptr : "0");
-        const auto model = OpenOn(kOther, bytes);
-        const Result<Policy> policy = ParsePolicy("full");
-        SessionParams params;
-        params.max_tokens = 700;
-        const auto plan = Session::Plan(model, &policy.value(), params, n);
-        ASSERT_TRUE(plan.ok());
-        planned[by_blas] = plan.value().workspace_bytes;
-        const auto session = test::FedSession(model, "full", n, params);
-        taken[by_blas] = session->Stats().workspace_bytes;
-      }
-      EXPECT_EQ(planned[1] - planned[0], taken[1] - taken[0]);
-      EXPECT_EQ(taken[1] > taken[0] + (8 << 20), wants && WithBlas::IsThere());
-      EXPECT_EQ(taken[1] > taken[0], wants && WithBlas::IsThere());
+    test::PlannedAndTaken of[2];
+    for (const bool by_blas : {false, true}) {
+      const WithBlas blas;
+      const test::KeptVariable kept(kSwitch);
+      test::SetVariable(kSwitch, by_blas ? nullptr : "0");
+      SessionParams params;
+      params.max_tokens = 700;
+      of[by_blas] = test::WorkspaceOf(OpenOn(kOther, bytes), "full", n, params);
     }
+    EXPECT_EQ(of[1].planned - of[0].planned, of[1].taken - of[0].taken);
+    EXPECT_EQ(of[1].taken > of[0].taken + (8 << 20), wants && WithBlas::IsThere());
+    EXPECT_EQ(of[1].taken > of[0].taken, wants && WithBlas::IsThere());
   }
 }
 

@@ -97,24 +97,19 @@ TEST_F(HalfResidual, SomeStayInF32) {
 
 TEST_F(HalfResidual, PlansKnowThem) {
   for (const int n : {300, 1100}) {
-    int64_t planned[2], taken[2];
+    test::PlannedAndTaken of[2];
     for (const bool in_halves : {false, true}) {
-      const auto model = Open(in_halves ? "16" : nullptr);
-      const Result<Policy> policy = ParsePolicy("snapkv:budget=24,window=8");
       SessionParams params;
       params.max_tokens = 1200;
-      const auto plan = Session::Plan(model, &policy.value(), params, n);
-      ASSERT_TRUE(plan.ok());
-      planned[in_halves] = plan.value().workspace_bytes;
-      taken[in_halves] =
-          test::FedSession(model, "snapkv:budget=24,window=8", n, params)->Stats().workspace_bytes;
+      of[in_halves] =
+          test::WorkspaceOf(Open(in_halves ? "16" : nullptr), "snapkv:budget=24,window=8", n, params);
     }
     const auto aligned = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
     const int64_t in_floats = aligned(int64_t{4} * kHidden * n),
                   in_halves = aligned(int64_t{2} * kHidden * n) + aligned(int64_t{4} * n) +
                               aligned(int64_t{4} * kHidden * (1024 + 1));
-    EXPECT_EQ(taken[1] - taken[0], in_halves - in_floats) << n;
-    EXPECT_EQ(planned[1] - planned[0], in_halves - in_floats) << n;
+    EXPECT_EQ(of[1].taken - of[0].taken, in_halves - in_floats) << n;
+    EXPECT_EQ(of[1].planned - of[0].planned, in_halves - in_floats) << n;
   }
 }
 

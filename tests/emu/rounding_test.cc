@@ -52,6 +52,38 @@ class Rounding : public DeviceParity {
             .ok());
     return both;
   }
+  // What device i makes of n rows x: logits by a head whose scratch is that of such a layer, and rows of it
+  // as a table.
+  static NetworkShape ShapeOf(const FileWeight& head) {
+    NetworkShape shape;
+    shape.hidden = shape.ffn = shape.head_dim = head.w.cols, shape.n_heads = shape.n_kv_heads = 1;
+    shape.vocab = head.w.rows;
+    return shape;
+  }
+  std::vector<float> LogitsOf(int i, const FileWeight& head, const Pair::On<float>& x, int32_t n) {
+    Device& d = *devices_[i];
+    const NetworkShape shape = ShapeOf(head);
+    const auto logits = pair_->Copy(std::vector<float>(static_cast<size_t>(n * shape.vocab)));
+    Matrix m;
+    EXPECT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
+    const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, n));
+    EXPECT_TRUE(d.Logits(streams_[i].get(), {&shape, {}, &m, x.at[i], n, 1, logits.at[i], scratch}).ok());
+    std::vector<float> out = pair_->Read(logits, i);  // waits
+    d.Free(m.memory, m.bytes);
+    return out;
+  }
+  std::vector<float> RowsOf(int i, const FileWeight& table, Span<const int32_t> tokens) {
+    Device& d = *devices_[i];
+    const NetworkShape shape = ShapeOf(table);
+    const int32_t n = static_cast<int32_t>(tokens.size());
+    const auto rows = pair_->Copy(std::vector<float>(static_cast<size_t>(n * shape.hidden)));
+    Matrix m;
+    EXPECT_TRUE(d.Prepare({&table.w, 1}, {}, MatrixUse::kProducts, &m).ok());
+    EXPECT_TRUE(d.Embed(streams_[i].get(), {&shape, &m, tokens.data(), n, 1, rows.at[i]}).ok());
+    std::vector<float> out = pair_->Read(rows, i);
+    d.Free(m.memory, m.bytes);
+    return out;
+  }
   void ExpectEqual(const Pair::On<float>& x, const std::string& what) {
     EXPECT_EQ(pair_->Read(x, 0), pair_->Read(x, 1)) << what;
   }
@@ -190,27 +222,14 @@ TEST_F(Rounding, RowsOfEveryMagnitude) {
   static constexpr int kExponents[] = {0, -50, -40, -20, -3, 13, 15, 16, 40, 100};
   for (const WeightType type : {WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
     for (const int32_t n : {20, 280}) {
-      NetworkShape shape;
-      shape.hidden = shape.ffn = kHidden, shape.n_heads = 3, shape.n_kv_heads = 1, shape.head_dim = 24;
-      shape.vocab = kRows;
       const FileWeight head(type, kRows, kHidden, 32, &random_);
       std::vector<float> rows = Random(static_cast<size_t>(n * kHidden));
       const auto exponent = [](size_t i) { return kExponents[i / kHidden % std::size(kExponents)]; };
       std::vector<float> moved = rows;
       for (size_t i = 0; i < moved.size(); ++i) moved[i] = std::ldexp(rows[i], exponent(i));
       const auto x = pair_->Copy(rows), y = pair_->Copy(moved);
-      const auto of_x = pair_->Copy(std::vector<float>(static_cast<size_t>(n * kRows))),
-                 of_y = pair_->Copy(std::vector<float>(static_cast<size_t>(n * kRows)));
       for (int i = 0; i < 2; ++i) {
-        Device& d = *devices_[i];
-        Matrix m;
-        ASSERT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
-        const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, n));
-        Stream* s = streams_[i].get();
-        ASSERT_TRUE(d.Logits(s, {&shape, {}, &m, x.at[i], n, 1, of_x.at[i], scratch}).ok());
-        ASSERT_TRUE(d.Logits(s, {&shape, {}, &m, y.at[i], n, 1, of_y.at[i], scratch}).ok());
-        const std::vector<float> before = pair_->Read(of_x, i), after = pair_->Read(of_y, i);
-        d.Free(m.memory, m.bytes);
+        const std::vector<float> before = LogitsOf(i, head, x, n), after = LogitsOf(i, head, y, n);
         for (size_t row = 0; row < after.size(); row += kRows) {
           const int e = kExponents[row / kRows % std::size(kExponents)];
           double most = 0, apart = 0;
@@ -233,27 +252,12 @@ TEST_F(Rounding, RowsOfEveryMagnitude) {
 // A row that is not finite is its own affair.
 TEST_F(Rounding, RowsThatAreNotFinite) {
   constexpr int32_t kHidden = 64, kRows = 40, kTokens = 30;
-  NetworkShape shape;
-  shape.hidden = shape.ffn = kHidden, shape.n_heads = 1, shape.n_kv_heads = 1, shape.head_dim = 64;
-  shape.vocab = kRows;
   const FileWeight head(WeightType::kBf16, kRows, kHidden, 0, &random_);
   const std::vector<float> rows = Random(kTokens * kHidden);
   std::vector<float> broken = rows;
   broken[3 * kHidden + 5] = std::nanf(""), broken[7 * kHidden] = INFINITY;
-  const auto x = pair_->Copy(rows), y = pair_->Copy(broken);
-  const auto logits = pair_->Copy(std::vector<float>(kTokens * kRows));
-  Device& d = *devices_[1];
-  Matrix m;
-  ASSERT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
-  const DeviceBytes scratch = pair_->Scratch(1, d.NetworkScratchBytes(shape, kTokens));
-  std::vector<float> results[2];
-  for (int i = 0; i < 2; ++i) {
-    const auto& from = i == 0 ? x : y;
-    ASSERT_TRUE(
-        d.Logits(streams_[1].get(), {&shape, {}, &m, from.at[1], kTokens, 1, logits.at[1], scratch}).ok());
-    results[i] = pair_->Read(logits, 1);
-  }
-  d.Free(m.memory, m.bytes);
+  const std::vector<float> results[2] = {LogitsOf(1, head, pair_->Copy(rows), kTokens),
+                                         LogitsOf(1, head, pair_->Copy(broken), kTokens)};
   for (size_t i = 0; i < results[0].size(); ++i) {
     const size_t row = i / kRows;
     if (row == 3 || row == 7) {
@@ -268,17 +272,10 @@ TEST_F(Rounding, RowsThatAreNotFinite) {
 // some and of many, and as the rows of a table. Times a power of two they give the same bits, times that.
 TEST_F(Rounding, WeightsOfEveryMagnitude) {
   constexpr int32_t kHidden = 96, kRows = 52;
-  NetworkShape shape;
-  shape.hidden = shape.ffn = kHidden, shape.n_heads = 1, shape.n_kv_heads = 1, shape.head_dim = 96;
-  shape.vocab = kRows;
   const FileWeight head(WeightType::kBf16, kRows, kHidden, 0, &random_);
   const int32_t tokens[] = {51, 0, 7};
-  Device& d = *devices_[1];
-  Stream* s = streams_[1].get();
   for (const int32_t n : {1, 5, 40}) {
     const auto x = pair_->Copy(Random(static_cast<size_t>(n * kHidden)));
-    const auto logits = pair_->Copy(std::vector<float>(static_cast<size_t>(n * kRows)));
-    const auto embedded = pair_->Copy(std::vector<float>(3 * kHidden));
     std::vector<float> products, rows;
     for (const int exponent : {0, -70, -45, -14, 8, 20, 100}) {
       SCOPED_TRACE(testing::Message() << n << " rows, 2^" << exponent);
@@ -287,13 +284,7 @@ TEST_F(Rounding, WeightsOfEveryMagnitude) {
       for (int32_t i = 0; i < kRows * kHidden; ++i)
         numbers[i] = FloatToBf16(std::ldexp(Bf16ToFloat(numbers[i]), exponent));
       moved.w.data = moved.data.data();
-      Matrix m;
-      ASSERT_TRUE(d.Prepare({&moved.w, 1}, {}, MatrixUse::kProducts, &m).ok());
-      const DeviceBytes scratch = pair_->Scratch(1, d.NetworkScratchBytes(shape, n));
-      ASSERT_TRUE(d.Logits(s, {&shape, {}, &m, x.at[1], n, 1, logits.at[1], scratch}).ok());
-      ASSERT_TRUE(d.Embed(s, {&shape, &m, tokens, 3, 1, embedded.at[1]}).ok());
-      std::vector<float> of_products = pair_->Read(logits, 1), of_rows = pair_->Read(embedded, 1);
-      d.Free(m.memory, m.bytes);
+      std::vector<float> of_products = LogitsOf(1, moved, x, n), of_rows = RowsOf(1, moved, {tokens, 3});
       for (float& v : of_products) v = std::ldexp(v, -exponent);
       for (float& v : of_rows) v = std::ldexp(v, -exponent);
       if (exponent == 0) products = of_products, rows = of_rows;

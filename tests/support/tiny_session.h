@@ -63,6 +63,18 @@ inline std::unique_ptr<Session> FedSession(const std::shared_ptr<const Model>& m
   return session;
 }
 
+// Bytes of workspace, as planned for a prompt of n tokens and as a session has them behind it.
+struct PlannedAndTaken {
+  int64_t planned, taken;
+};
+inline PlannedAndTaken WorkspaceOf(const std::shared_ptr<const Model>& model, const std::string& spec, int n,
+                                   const SessionParams& params) {
+  const Result<Policy> policy = ParsePolicy(spec.c_str());
+  const auto plan = Session::Plan(model, &policy.value(), params, n);
+  EXPECT_TRUE(plan.ok());
+  return {plan.value().workspace_bytes, FedSession(model, spec, n, params)->Stats().workspace_bytes};
+}
+
 // Tokens of the session's own choice.
 inline std::vector<int32_t> Steps(Session& s, int n) {
   std::vector<int32_t> tokens(static_cast<size_t>(n), -1);
