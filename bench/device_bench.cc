@@ -1,9 +1,12 @@
 // Single operations of a device, the same ones on every kind of it: what a layer of the 1B shape does to a
 // prompt and at a step, and what methods do to it. Usage: device_bench [--device cpu|cuda] [--small] [--json]
-// [part of a name]. GFLOP/s counts 2 operations a product; GB/s what has to be read and written at least; the
-// share is of what the device reads in the same run (Device::MeasureBandwidth) and means something where an
-// operation waits for memory. --small: every operation once, over little.
+// [--rows N,N,...] [--tuning] [part of a name]... GFLOP/s counts 2 operations a product; GB/s what has to be
+// read and written at least; the share is of what the device reads in the same run (Device::MeasureBandwidth)
+// and means something where an operation waits for memory. --small: every operation once, over little.
+// --tuning: what the device is tuned to, and nothing is measured.
 #include "bench/device_bench.h"
+
+#include <sstream>
 
 #include "bench/device_compress.h"
 #include "bench/device_layer.h"
@@ -49,7 +52,7 @@ void ProductsOf(DeviceBench* bench, WeightType type) {
   const auto next = [&]() -> const LayerMatrices* {
     return &network.layers[calls++ % network.layers.size()];
   };
-  for (const int32_t n : {1, 8, bench->small() ? 16 : 512}) {
+  for (const int32_t n : bench->rows()) {
     const DeviceBuffer<float> x = bench->Upload(bench->Floats(int64_t{n} * s.hidden)),
                               attended = bench->Upload(bench->Floats(int64_t{n} * q)),
                               keys = bench->Room<float>(int64_t{n} * kv),
@@ -86,8 +89,8 @@ void Products(DeviceBench* bench) {
        {WeightType::kBf16, WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K, WeightType::kQ6K}) {
     bool wanted = false;
     for (const char* operation : {"layer ", "finish ", "logits "}) {
-      for (const char* rows : {"1", "8", "16", "512"})
-        wanted |= bench->Wants(std::string(operation) + InfoOf(type).name + ", rows " + rows);
+      for (const int32_t rows : bench->rows())
+        wanted |= bench->Wants(std::string(operation) + InfoOf(type).name + ", rows " + std::to_string(rows));
     }
     if (wanted) ProductsOf(bench, type);
   }
@@ -192,10 +195,23 @@ void Sampling(DeviceBench* bench) {
   });
 }
 
+// "1,8,512".
+std::vector<int32_t> RowsIn(const std::string& text) {
+  std::vector<int32_t> rows;
+  std::istringstream in(text);
+  for (std::string number; std::getline(in, number, ',');) {
+    const int32_t n = std::atoi(number.c_str());
+    if (n < 1 || n > 65536) Fail("--rows: whole numbers from 1 to 65536, with commas between");
+    rows.push_back(n);
+  }
+  return rows;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   DeviceBenchOptions options;
+  bool tuning = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--small") {
@@ -204,11 +220,21 @@ int main(int argc, char** argv) {
       options.json = true;
     } else if (word == "--device" && i + 1 < argc) {
       options.device = argv[++i];
+    } else if (word == "--rows" && i + 1 < argc) {
+      options.rows = RowsIn(argv[++i]);
+    } else if (word == "--tuning") {
+      tuning = true;
     } else if (word.compare(0, 1, "-") == 0) {
-      Fail("usage: device_bench [--device NAME] [--small] [--json] [part of a name]");
+      Fail(
+          "usage: device_bench [--device NAME] [--small] [--json] [--rows N,N,...] [--tuning] [part of a "
+          "name]...");
     } else {
-      options.filter = word;
+      options.parts.push_back(word);
     }
+  }
+  if (tuning) {
+    std::fputs(Taken(OpenDevice(options.device, {}))->info().tuning.c_str(), stdout);
+    return 0;
   }
   DeviceBench bench(options);
   Products(&bench);

@@ -19,7 +19,9 @@
 namespace kvc::bench {
 
 struct DeviceBenchOptions {
-  std::string device = "cpu", filter;
+  std::string device = "cpu";
+  std::vector<std::string> parts;  // of names: operations that have one of them; empty: all
+  std::vector<int32_t> rows = {1, 8, 512};
   bool small = false, json = false;
 };
 
@@ -79,7 +81,18 @@ class DeviceBench {
     uint8_t byte = 0;
     Check(device_->Read(stream(), probe_.at(), &byte, 1));
   }
-  bool Wants(const std::string& name) const { return name.find(options_.filter) != std::string::npos; }
+  bool Wants(const std::string& name) const {
+    const std::vector<std::string>& parts = options_.parts;
+    return parts.empty() || std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
+             return name.find(part) != std::string::npos;
+           });
+  }
+  // Of products; --small has no more than 16.
+  std::vector<int32_t> rows() const {
+    std::vector<int32_t> rows = options_.rows;
+    for (int32_t& n : rows) n = options_.small ? std::min(n, 16) : n;
+    return rows;
+  }
 
   // The best of some batches of calls, each with one wait at its end, as passes of a model have.
   template <typename F>

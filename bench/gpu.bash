@@ -77,13 +77,41 @@ gpu_build() {
   list_gpu_tests build-gpu
 }
 
+# gpu_ready ARCHIVE: build-gpu/ has programs that start and find a GPU, those of an archive or built here.
+gpu_ready() {
+  local found
+  if [[ -n $1 ]]; then gpu_unpack "$1"; else gpu_build; fi
+  found=$(build-gpu/bin/kvc devices --json --no-measure) || fail "build-gpu/bin/kvc does not start here"
+  python3 -c 'import json, sys
+sys.exit(next((d.get("reason") for d in json.loads(sys.argv[1]) if d["name"] == "cuda"), "a build without CUDA"))
+' "$found" || fail "there is no GPU to run on"
+  if [[ -z ${KVC_CUBLASLT:-} ]]; then
+    KVC_CUBLASLT=$(python3 bench/gpu_blas.py)
+    if [[ -n $KVC_CUBLASLT ]]; then say "cuBLASLt: $KVC_CUBLASLT"; export KVC_CUBLASLT; else unset KVC_CUBLASLT; fi
+  fi
+}
+
+# gpu_tune [--from ARCHIVE] [option of bench/gpu_tune.py]... [MODEL.kvc]
+gpu_tune() {
+  local archive='' options=()
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+      -h | --help) python3 bench/gpu_tune.py --help; return ;;
+      --from) archive=${2:-}; [[ -n $archive ]] || fail "--from ARCHIVE"; shift 2 ;;
+      *) options+=("$1"); shift ;;
+    esac
+  done
+  python3 bench/gpu_tune.py --check ${options[@]+"${options[@]}"} || return  # before minutes of a build
+  gpu_ready "$archive"
+  python3 bench/gpu_tune.py --kvc build-gpu/bin/kvc ${options[@]+"${options[@]}"}
+}
+
 # gpu [--from ARCHIVE] [--minutes M] [MODEL.kvc]...: takes no network, what it needs is there or named. Tests have two
 # fifths of the time at most: what they leave undone is said. One that fails is no reason to measure nothing.
 gpu() {
-  local archive='' seconds='' models=() options=() status=0 began=$SECONDS left=() found
+  local archive='' seconds='' models=() options=() status=0 began=$SECONDS left=()
   case ${1:-} in
-    tune) fail "there is nothing to tune yet: kernels have fixed sizes (docs/cuda.md). ./dev gpu MODEL.kvc... measures \
-them" ;;
+    tune) gpu_tune "${@:2}"; return ;;
     pack) gpu_pack "${@:2}"; return ;;
   esac
   while [[ $# -gt 0 ]]; do
@@ -98,15 +126,8 @@ them" ;;
     esac
   done
   [[ -n $seconds || -z $archive ]] || seconds=540
-  if [[ -n $archive ]]; then gpu_unpack "$archive"; else gpu_build; began=$SECONDS; fi
-  found=$(build-gpu/bin/kvc devices --json --no-measure) || fail "build-gpu/bin/kvc does not start here"
-  python3 -c 'import json, sys
-sys.exit(next((d.get("reason") for d in json.loads(sys.argv[1]) if d["name"] == "cuda"), "a build without CUDA"))
-' "$found" || fail "there is no GPU to run on"
-  if [[ -z ${KVC_CUBLASLT:-} ]]; then
-    KVC_CUBLASLT=$(python3 bench/gpu_blas.py)
-    if [[ -n $KVC_CUBLASLT ]]; then say "cuBLASLt: $KVC_CUBLASLT"; export KVC_CUBLASLT; else unset KVC_CUBLASLT; fi
-  fi
+  gpu_ready "$archive"
+  [[ -n $archive ]] || began=$SECONDS  # a build takes as long as it takes
   say "tests on the GPU"
   [[ -z $seconds ]] || left=(--seconds $((2 * seconds / 5)))
   KVC_TEST_DEVICE=cuda python3 bench/gpu_tests.py run build-gpu ${left[@]+"${left[@]}"} || status=1

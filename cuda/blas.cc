@@ -37,16 +37,6 @@ constexpr const char* kNames[] = {
 #endif
 };
 
-// What NVIDIA advises for its larger GPUs, and what a Jetson's caches make of it.
-int64_t WorkspaceFor(int capability) {
-  return int64_t{capability >= 90 ? 32 : capability == 80 ? 16 : 8} << 20;
-}
-
-// From here on tensor cores have products that our own kernel does not use, twice as fast as those that it
-// does: to write codes as f16 in front of them costs a fifth of what they save, for 1,024 rows, by
-// arithmetic.
-constexpr int kDecodes = 90;
-
 // Whatever addresses and strides a product has, they are multiples of this (gemm_blas.cu).
 constexpr uint32_t kAlignment = 16;
 
@@ -87,11 +77,13 @@ class Call {
 
 }  // namespace
 
-Blas::Blas(const Context& context, int capability)
+Blas::Blas(const Context& context, const Tuning& tuning)
     : context_(context),
-      workspace_bytes_(WorkspaceFor(capability)),
+      workspace_bytes_(int64_t{tuning.blas_workspace} << 20),
       wanted_(IsOn("KVC_CUDA_BLAS")),
-      decodes_(capability >= kDecodes && IsOn("KVC_CUDA_DECODE")) {
+      decodes_(IsOn("KVC_CUDA_DECODE")),
+      fewest_rows_(tuning.blas_rows),
+      fewest_decoded_(tuning.decoded_rows) {
   const char* path = std::getenv("KVC_CUBLASLT");
   if (path != nullptr) path_ = path;
 }
@@ -148,8 +140,8 @@ void Blas::Find() {
 }
 
 BlasBytes Blas::ScratchOf(const NetworkShape& shape, int64_t n) {
-  const bool decodes = decodes_ && shape.coded_weights && n >= kFewestDecodedRows;
-  if (!wanted_ || n < kFewestBlasRows || !(shape.half_weights || decodes)) return {0, 0};
+  const bool decodes = shape.coded_weights && TakesDecoded(n);
+  if (!wanted_ || !Takes(n) || !(shape.half_weights || decodes)) return {0, 0};
   std::call_once(once_, [this] { Find(); });
   if (library_ == nullptr) return {0, 0};
   return {workspace_bytes_, decodes ? DecodedBytes(shape) : 0};

@@ -10,16 +10,10 @@
 
 #include "cuda/cublas_abi.h"
 #include "cuda/driver.h"
+#include "cuda/tuning.h"
 #include "lib/ops/network_ops.h"
 
 namespace kvc::cuda {
-
-// Fewer rows are too few for large tiles, and our own kernel reads weights once for 64 of them. A first rule:
-// where the two meet has not been measured.
-constexpr int32_t kFewestBlasRows = 256;
-// Of codes, which have to be written as f16 first: with fewer that costs what the library saves, by
-// arithmetic.
-constexpr int32_t kFewestDecodedRows = 512;
 
 // y [n, rows] = scale * x * the transposed w, or y += that.
 struct BlasProduct {
@@ -39,7 +33,7 @@ struct BlasBytes {
 class Blas {
  public:
   // KVC_CUDA_BLAS, KVC_CUDA_DECODE and KVC_CUBLASLT in the environment are read now.
-  Blas(const Context& context, int capability);
+  Blas(const Context& context, const Tuning& tuning);
   ~Blas();
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
@@ -51,6 +45,9 @@ class Blas {
   // larger, has one row of a prompt.
   static int64_t DecodedBytes(const NetworkShape& shape);
 
+  // Whether products of n rows go there; of codes, which it has to be given as f16.
+  bool Takes(int64_t n) const { return n >= fewest_rows_; }
+  bool TakesDecoded(int64_t n) const { return decodes_ && n >= fewest_decoded_; }
   // False: the library has nothing for such a product. Does not launch.
   bool Has(int32_t rows, int32_t cols, int32_t n);
   // False: it was not launched, and no other one is from here on.
@@ -72,6 +69,7 @@ class Blas {
   const int64_t workspace_bytes_;
   const bool wanted_;
   const bool decodes_;  // codes become f16 for it
+  const int32_t fewest_rows_, fewest_decoded_;
   std::string path_;
   std::once_flag once_;
   lt::Functions functions_ = {};

@@ -102,12 +102,12 @@ class CudaDevice final : public Device {
   Status Evict(Stream* s, const EvictArgs& args) override;
 
  private:
-  CudaDevice(int number, const Context& context, const LaunchTraits& traits, int capability)
+  CudaDevice(int number, const Context& context, const LaunchTraits& traits)
       : number_(number),
         context_(context),
         driver_(*context.driver),
         traits_(traits),
-        blas_(new Blas(context, capability)) {}
+        blas_(new Blas(context, traits.tuning)) {}
   Status CheckHeadSize(int32_t d) const {
     if (d <= kMostHeadSize) return {};
     return Error(Code::kUnsupported, "device \"%s\": heads of %d dimensions; at most %d, use \"cpu\"",

@@ -41,13 +41,13 @@ __global__ void __launch_bounds__(kWarps* kWarp) shift_rows(const OutputRows p, 
 bool IsAligned(const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
 
 // Whether the calls give what StoreOutput would, on whole vectors of 16 bytes.
-bool Fits(const Product& p, const BlasRoom& room) {
-  if (p.halves.high == nullptr || p.halves.low != nullptr || p.n < kFewestBlasRows || p.tiles != nullptr ||
+bool Fits(const Product& p, const BlasRoom& room, const Blas& blas) {
+  if (p.halves.high == nullptr || p.halves.low != nullptr || !blas.Takes(p.n) || p.tiles != nullptr ||
       p.cap > 0 || p.cols % kColumns != 0 || (p.adds && p.n_parts > 1))
     return false;
   for (int i = 0; i < p.n_parts; ++i) {
     const Part& part = p.parts[i];
-    const bool decodes = Decodes(part, p.cols, room) && p.n >= kFewestDecodedRows;
+    const bool decodes = Decodes(part, p.cols, room) && blas.TakesDecoded(p.n);
     if ((part.type != WeightType::kF16 && !decodes) || part.rows % 4 != 0 || !IsAligned(part.data) ||
         !IsAligned(part.y))
       return false;
@@ -86,7 +86,7 @@ cudaError_t Multiply(const Product& p, Part part, const BlasRoom& room, Blas* bl
 void AddGemmBlasKernels(KernelLoader* loader) { KVC_ADD(loader, shift_rows, 0); }
 
 cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStream& stream) {
-  if (!Fits(p, room) || !HasAll(p, blas)) return GemmDecoded(p, room, stream);
+  if (!Fits(p, room, *blas) || !HasAll(p, blas)) return GemmDecoded(p, room, stream);
   OutputRows rows = OutputsOf(p);
   const dim3 grid(static_cast<unsigned>((p.n + kWarps - 1) / kWarps)), block(kWarps * kWarp);
   const auto shift = [&](bool back) { return KVC_LAUNCH(shift_rows, grid, block, 0, stream, rows, back); };

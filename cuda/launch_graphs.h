@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cuda/launches.h"
+#include "cuda/tuning.h"
 
 namespace kvc::cuda {
 
@@ -21,15 +22,11 @@ struct LaunchTraits {
   bool early = false;  // kernels may begin before those in front of them have ended: KVC_CUDA_EARLY
   bool rounds = true;  // activations of prompts are one number of f16 in products, not two: KVC_CUDA_ROUND
   int32_t multiprocessors = 1;
+  Tuning tuning;
 };
 
 class LaunchGraphs {
  public:
-  // Launches of a piece at most: pieces are short against a step, which has seven launches a layer and more.
-  // The GPU waits for the first one while the host makes it.
-  static constexpr size_t kFirstPiece = 16, kPiece = 64;
-  static constexpr size_t MostOf(int32_t piece) { return piece == 0 ? kFirstPiece : kPiece; }
-
   explicit LaunchGraphs(const LaunchTraits& traits);
   ~LaunchGraphs();
   LaunchGraphs(const LaunchGraphs&) = delete;

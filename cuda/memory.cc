@@ -71,10 +71,6 @@ Status LoadKernels(const std::string& spec) {
   return Check(e, loader.last());
 }
 
-// Of the 8B shape they fill the multiprocessors of the largest GPUs with the narrowest of its products (4096
-// outputs, tiles of 128 x 256 or less), and take 240 MB of activations.
-constexpr int32_t kPromptRows = 1024;
-
 // Of prompts up to here rows between layers are f32, which costs nothing there: of the 8B shape 128 MiB.
 // Tests choose others.
 int32_t MostFloatRows() {
@@ -123,18 +119,23 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   KVC_RETURN_IF_ERROR(LoadKernels(spec));
   LaunchTraits traits;
   traits.graphs = IsOn("KVC_CUDA_GRAPHS");
-  traits.early = properties.major >= 9 && IsOn("KVC_CUDA_EARLY");
   traits.rounds = IsOn("KVC_CUDA_ROUND");
   traits.multiprocessors = properties.multiProcessorCount;
-  const int capability = properties.major * 10 + properties.minor;
-  std::unique_ptr<CudaDevice> device(new CudaDevice(number, context, traits, capability));
+  int version = 0;
+  KVC_RETURN_IF_ERROR(Check(cudaDriverGetVersion(&version), "the driver"));
+  const TunedDevice tuned = TunedDeviceOf(properties.name, version);
+  traits.tuning = TuningFor(properties.major * 10 + properties.minor, properties.multiProcessorCount);
+  KVC_RETURN_IF_ERROR(LoadTuning(tuned, &traits.tuning));
+  traits.early = properties.major >= 9 && traits.tuning.early != 0 && IsOn("KVC_CUDA_EARLY");
+  std::unique_ptr<CudaDevice> device(new CudaDevice(number, context, traits));
   device->info_.name = Format("%s:%d", spec.substr(0, spec.find(':')).c_str(), number);
   device->info_.description =
       Format("%.80s, %d multiprocessors, compute capability %d.%d, %.1f GiB", properties.name,
              properties.multiProcessorCount, properties.major, properties.minor,
              static_cast<double>(properties.totalGlobalMem) / (1 << 30));
   device->info_.batch_invariant = false;
-  device->info_.prompt_rows = kPromptRows;
+  device->info_.prompt_rows = traits.tuning.prompt_rows;
+  device->info_.tuning = TuningText(tuned, traits.tuning);
   device->info_.half_layers = IsOn("KVC_CUDA_F16_LAYERS");
   device->info_.most_float_rows = MostFloatRows();
   device->info_.granule = static_cast<int64_t>(granule);

@@ -380,7 +380,7 @@ class Wave {
       for (int32_t h = 0; h < g; ++h)
         entries += ReadEntries(r, h) + RingLen(*a_.rows[first_ + r].cache, a_.layer * g + h);
     }
-    const int32_t segment = SegmentOf(entries);
+    const int32_t segment = SegmentOf(entries, StreamOf(s_).traits().tuning);
     for (int32_t r = 0; r < n_; ++r) {
       const CacheView& c = *a_.rows[first_ + r].cache;
       for (int32_t h = 0; h < g; ++h) {
@@ -503,7 +503,7 @@ int64_t CudaDevice::StepScratchBytes(const StepShape& s) const {
   bytes.heads = int64_t{s.n_rows} * s.n_kv_heads, bytes.group = s.n_heads / s.n_kv_heads,
   bytes.d = s.head_dim;
   const int64_t longest = s.longest + s.ring_slots;
-  bytes.items = MostSegments(bytes.heads * longest, bytes.heads);
+  bytes.items = MostSegments(bytes.heads * longest, bytes.heads, traits_.tuning);
   bytes.stride = (longest + 3) / 4 * 4;
   bytes.attention = bytes.mean = s.any_attention;
   bytes.updates = s.any_update || s.ring_slots > 0;
@@ -517,7 +517,8 @@ Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepSh
   KVC_ENTER();
   const int32_t g = shape.n_kv_heads;
   const int64_t heads = int64_t{shape.n_rows} * g, longest = shape.longest + shape.ring_slots;
-  int64_t bytes = WaveBytes(shape.n_rows, g, shape.head_dim, MostSegments(heads * longest, heads));
+  int64_t bytes =
+      WaveBytes(shape.n_rows, g, shape.head_dim, MostSegments(heads * longest, heads, traits_.tuning));
   for (size_t first = 0; first < rows.size();) {
     const CacheView& cache = *rows[first].cache;
     size_t end = first + 1;

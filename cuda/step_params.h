@@ -1,25 +1,25 @@
 // A step as its kernels take it (step.cu, step_update.cu).
 #pragma once
+#include <algorithm>
+
 #include "cuda/head_ops.h"
 #include "cuda/layer_params.h"
 #include "cuda/merge_dropped.h"
 #include "cuda/read_tile.h"
+#include "cuda/tuning.h"
 
 namespace kvc::cuda {
 
 // Entries of a head that one block of the attention reads: short ones where there are few in all, for a
 // device has some hundred places for blocks; a multiple of a tile.
-constexpr int32_t kLeastSegment = 64, kMostSegment = 1024;
-inline int32_t SegmentOf(int64_t entries) {
-  const int64_t even = (entries / 256 + kTile - 1) / kTile * kTile;
-  return static_cast<int32_t>(even < kLeastSegment  ? kLeastSegment
-                              : even > kMostSegment ? kMostSegment
-                                                    : even);
+inline int32_t SegmentOf(int64_t entries, const Tuning& t) {
+  const int64_t even = (entries / t.step_blocks + kTile - 1) / kTile * kTile;
+  return static_cast<int32_t>(std::clamp<int64_t>(even, t.least_segment, t.most_segment));
 }
 // At most so many segments have `entries` entries of so many heads, whose entries lie in up to three runs.
-inline int64_t MostSegments(int64_t entries, int64_t heads) {
-  constexpr int64_t kEven = 256 + 256 * kTile / kLeastSegment;  // SegmentOf rounds down first
-  return (entries / kMostSegment > kEven ? entries / kMostSegment : kEven) + 3 * heads;
+inline int64_t MostSegments(int64_t entries, int64_t heads, const Tuning& t) {
+  const int64_t even = t.step_blocks + t.step_blocks / t.least_segment + 1;  // SegmentOf rounds down first
+  return std::max(entries / t.most_segment, even) + 3 * heads;
 }
 
 struct RowParams {

@@ -41,7 +41,7 @@ class CudaStream final : public Stream {
   cudaError_t Launch(const Kernel& kernel, dim3 grid, dim3 block, size_t shared,
                      const std::tuple<Params...>& values) {
     kept_.Add(kernel, grid, block, shared, values);
-    return gathers_ && kept_.size() < LaunchGraphs::MostOf(piece_) ? cudaSuccess : SendKept();
+    return gathers_ && kept_.size() < MostOfPiece() ? cudaSuccess : SendKept();
   }
 
   // For what a library launches itself: everything launched so far is in front of it.
@@ -54,6 +54,11 @@ class CudaStream final : public Stream {
   const LaunchTraits& traits() const { return traits_; }
 
  private:
+  // Launches, at most. Pieces are short against a step, which has seven launches a layer and more; the GPU
+  // waits for the first one while the host makes it.
+  size_t MostOfPiece() const {
+    return static_cast<size_t>(piece_ == 0 ? traits_.tuning.first_piece : traits_.tuning.piece);
+  }
   Status Grow(int64_t bytes);
   cudaError_t SendKept();
   Status Flush() { return Check(SendKept(), failed_); }

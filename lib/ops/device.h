@@ -53,6 +53,7 @@ class Gathering {
 struct DeviceInfo {
   std::string name;         // "cpu"
   std::string description;  // processor, instruction set, threads
+  std::string tuning;       // what its speed was set to, in lines "name = value"; empty: nothing
   std::vector<std::string>
       instruction_sets;         // that operations could use here, best first; empty: they have no names
   int n_threads = 0;            // of this process that compute; 0: none do

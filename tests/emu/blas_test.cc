@@ -26,8 +26,8 @@ constexpr int32_t kRows = 256;
 constexpr double kOtherSide = 1.0 / 1024;  // of a row's largest: the last bit of f16
 
 #if defined(KVC_EMU)
-static_assert(kRows == cuda::kFewestBlasRows);
-constexpr int32_t kDecodedRows = cuda::kFewestDecodedRows;
+static_assert(kRows == cuda::Tuning().blas_rows);
+constexpr int32_t kDecodedRows = cuda::Tuning().decoded_rows;
 constexpr char kBlas[] = "KVC_CUBLASLT";
 constexpr double kOwn = 1e-5;  // of a row's largest: sums in another order
 

@@ -113,13 +113,25 @@ TEST_F(LaunchGraphsTest, StepsWithoutAWaitBetween) {
 TEST_F(LaunchGraphsTest, LongStepsGoInPieces) {
   CudaStream stream{LaunchTraits()};
   Begin(&stream);
-  constexpr int kLaunches = static_cast<int>(LaunchGraphs::kFirstPiece + LaunchGraphs::kPiece) + 5;
+  constexpr int kLaunches = Tuning().first_piece + Tuning().piece + 5;
   for (uint32_t step = 0; step < 4; ++step) {
     Step(&stream, kLaunches, 3, step);
     ExpectExpected(&stream);
   }
   EXPECT_EQ(emu::GetCalls().launches, kLaunches);
   EXPECT_EQ(emu::GetCalls().graphs, 3 * 3);
+}
+
+TEST_F(LaunchGraphsTest, PiecesAreAsLongAsTheDeviceIsTunedTo) {
+  LaunchTraits traits;
+  traits.tuning.first_piece = 3, traits.tuning.piece = 4;
+  CudaStream stream(traits);
+  Begin(&stream);
+  for (uint32_t step = 0; step < 3; ++step) {
+    Step(&stream, 3 + 4 + 4 + 2, 3, step);
+    ExpectExpected(&stream);
+  }
+  EXPECT_EQ(emu::GetCalls().graphs, 2 * 4);
 }
 
 TEST_F(LaunchGraphsTest, SeveralFormsOfAStepInTurns) {
