@@ -48,12 +48,12 @@ void AddDecodeWeightsKernels(KernelLoader* loader) {
   KVC_ADD(loader, decode_weights<WeightType::kQ4K>, 0);
 }
 
-bool Decodes(const Part& w, int32_t cols, const BlasRoom& room) {
+bool Decodes(const Part& w, int32_t cols, const ProductRoom& room) {
   return IsScaled(w.type) && w.group % kColumns == 0 && cols % w.group == 0 &&
          int64_t{w.rows} * cols <= room.most_decoded;
 }
 
-cudaError_t DecodeWeights(int32_t cols, const BlasRoom& room, CudaStream& stream, Part* w) {
+cudaError_t DecodeWeights(int32_t cols, const ProductRoom& room, CudaStream& stream, Part* w) {
   const uint32_t n = static_cast<uint32_t>(int64_t{w->rows} * cols / kColumns);
   const cudaError_t e =
       w->type == WeightType::kInt8  ? LaunchType<WeightType::kInt8>(*w, n, room.decoded, stream)
@@ -63,7 +63,7 @@ cudaError_t DecodeWeights(int32_t cols, const BlasRoom& room, CudaStream& stream
   return e;
 }
 
-cudaError_t GemmDecoded(const Product& p, const BlasRoom& room, CudaStream& stream) {
+cudaError_t GemmDecoded(const Product& p, const ProductRoom& room, CudaStream& stream) {
   const auto decodes = [&](const Part& w) { return HasOffsets(w.type) && Decodes(w, p.cols, room); };
   if (std::none_of(p.parts, p.parts + p.n_parts, decodes)) return Gemm(p, stream);
   // Parts take turns in the room.

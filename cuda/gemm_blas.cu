@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) shift_rows(const OutputRows p, 
 bool IsAligned(const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
 
 // Whether the calls give what StoreOutput would, on whole vectors of 16 bytes.
-bool Fits(const Product& p, const BlasRoom& room, const Blas& blas) {
+bool Fits(const Product& p, const ProductRoom& room, const Blas& blas) {
   if (p.halves.high == nullptr || p.halves.low != nullptr || !blas.Takes(p.n) || p.tiles != nullptr ||
       p.cap > 0 || p.cols % kColumns != 0 || (p.adds && p.n_parts > 1))
     return false;
@@ -69,7 +69,7 @@ OutputRows OutputsOf(const Product& p) {
 }
 
 // *done: whether the library did it; if not, nothing has changed.
-cudaError_t Multiply(const Product& p, Part part, const BlasRoom& room, Blas* blas, CudaStream& stream,
+cudaError_t Multiply(const Product& p, Part part, const ProductRoom& room, Blas* blas, CudaStream& stream,
                      bool* done) {
   cudaError_t e = cudaSuccess;
   if (part.type != WeightType::kF16) e = DecodeWeights(p.cols, room, stream, &part);
@@ -85,7 +85,7 @@ cudaError_t Multiply(const Product& p, Part part, const BlasRoom& room, Blas* bl
 
 void AddGemmBlasKernels(KernelLoader* loader) { KVC_ADD(loader, shift_rows, 0); }
 
-cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStream& stream) {
+cudaError_t GemmBlas(const Product& p, const ProductRoom& room, Blas* blas, CudaStream& stream) {
   if (!Fits(p, room, *blas) || !HasAll(p, blas)) return GemmDecoded(p, room, stream);
   OutputRows rows = OutputsOf(p);
   const dim3 grid(static_cast<unsigned>((p.n + kWarps - 1) / kWarps)), block(kWarps * kWarp);

@@ -18,7 +18,7 @@ struct Rows {
   int32_t *chosen, *places, *tokens;
   ExpertTile* tiles;
   RowHalves halves;  // of a product's rows, where they are many; low: of those that are not rounded
-  BlasRoom blas;
+  ProductRoom room;
 
   // Pairs of a tile: a step reads an expert once for up to so many rows.
   static int32_t TileOf(int64_t n) { return n > kMostGemvRows ? kExpertTile : n > 3 ? 4 : n > 1 ? 2 : 1; }
@@ -37,10 +37,10 @@ struct Rows {
     // Of products that round a router's alone is not rounded.
     Take(memory, !many ? 0 : !rounds ? most : experts ? n * s.hidden : 0, &halves.low);
     Take(memory, many ? pairs : 0, &halves.factors);
-    Take(memory, of_blas.workspace, &blas.workspace);
-    blas.most_decoded = of_blas.decoded / static_cast<int64_t>(sizeof(uint16_t));
-    Take(memory, blas.most_decoded, &blas.decoded);
-    if (of_blas.workspace == 0) blas.workspace = nullptr;
+    Take(memory, of_blas.workspace, &room.workspace);
+    room.most_decoded = of_blas.decoded / static_cast<int64_t>(sizeof(uint16_t));
+    Take(memory, room.most_decoded, &room.decoded);
+    if (of_blas.workspace == 0) room.workspace = nullptr;
   }
   static int64_t Bytes(const NetworkShape& s, int64_t n, bool rounds, const BlasBytes& of_blas) {
     return Rows(s, n, rounds, of_blas, nullptr).bytes_;
@@ -126,21 +126,27 @@ class LayerMath {
     if (!activated) KVC_RETURN_IF_ERROR(Activate(w, n_, &p));
     return Add(p, w.ffn_post_norm, scale, x);
   }
-  // Which experts work on which rows, by the router's logits of x.
-  Status Route(const LayerMatrices& w, const float* x) const {
+  // Which experts work on which rows, by the router's logits of x. *halves: of x, as products of experts take
+  // them, where it has made any.
+  Status Route(const LayerMatrices& w, const float* x, RowHalves* halves) const {
     float* const logits[] = {rows_.routes};
-    // Not rounded: who is chosen may hang on a near tie.
-    KVC_RETURN_IF_ERROR(Multiply(Of(w.router, x, logits), false));
+    Product router = Of(w.router, x, logits);
+    // Not rounded: who is chosen may hang on a near tie. The first of its two numbers is the rounded one.
+    KVC_RETURN_IF_ERROR(MakeHalves(n_, false, &router));
+    *halves = router.halves;
+    if (rounds()) halves->low = nullptr;
+    KVC_RETURN_IF_ERROR(Multiply(router, false));
     const RouteParams p{n_,           shape_.n_experts, shape_.n_chosen, w.normalise_experts,
                         rows_.routes, rows_.weights,    rows_.chosen,    rows_.places,
                         rows_.tokens, rows_.tiles,      n_tiles(),       Rows::TileOf(n_)};
     return Check(cuda::Route(p, stream_), "the choice of experts");
   }
-  // gate and up [pairs, ffn] of the rows of x that were chosen for each.
-  Status MultiplyExperts(const LayerMatrices& w, const float* x) const {
-    float* const halves[] = {rows_.gate, rows_.up};
-    Product p = Of(w.gate_up, x, halves);
+  // gate and up [pairs, ffn] of the rows of x that were chosen for each. halves: Route's.
+  Status MultiplyExperts(const LayerMatrices& w, const float* x, const RowHalves& halves) const {
+    float* const both[] = {rows_.gate, rows_.up};
+    Product p = Of(w.gate_up, x, both);
     p.tokens = rows_.tokens;
+    if (Takes(p)) p.halves = halves;
     KVC_RETURN_IF_ERROR(MakeHalves(n_, rounds(), &p));
     return MultiplyPairs(p);
   }
@@ -219,8 +225,8 @@ class LayerMath {
   Status Multiply(Product p, bool rounds) const {
     if (FitsOneRow(p)) return MultiplyRow({p, nullptr, 0, false, {}});
     KVC_RETURN_IF_ERROR(MakeHalves(n_, rounds, &p));
-    if (rows_.blas.workspace != nullptr) return Check(GemmBlas(p, rows_.blas, blas_, stream_), "a product");
-    return Check(HasFewRows(p) ? Gemv(p, stream_) : GemmDecoded(p, rows_.blas, stream_), "a product");
+    if (rows_.room.workspace != nullptr) return Check(GemmBlas(p, rows_.room, blas_, stream_), "a product");
+    return Check(HasFewRows(p) ? Gemv(p, stream_) : GemmDecoded(p, rows_.room, stream_), "a product");
   }
   Status MultiplyRow(const OneRow& o) const { return Check(GemvRow(o, stream_), "a product"); }
   NormParams Of(const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias, int32_t n,

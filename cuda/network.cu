@@ -28,8 +28,9 @@ Status AddExperts(const LayerMath& math, const FinishArgs& a, float* x) {
   const Rows& rows = math.rows();
   const float* h = w.ffn_norm ? rows.norm : x;
   if (w.ffn_norm) KVC_RETURN_IF_ERROR(math.Norm(x, w.ffn_norm, w.ffn_norm_bias, rows.norm));
-  KVC_RETURN_IF_ERROR(math.Route(w, h));
-  KVC_RETURN_IF_ERROR(math.MultiplyExperts(w, h));
+  RowHalves halves{};
+  KVC_RETURN_IF_ERROR(math.Route(w, h, &halves));
+  KVC_RETURN_IF_ERROR(math.MultiplyExperts(w, h, halves));
   KVC_RETURN_IF_ERROR(math.MultiplyGatedExperts(w));
   return math.AddGiven(w.ffn_post_norm, a.scale, x);
 }

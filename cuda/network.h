@@ -63,20 +63,20 @@ cudaError_t GemmMma(Product p, CudaStream& stream);
 cudaError_t RoundRows(const float* x, int64_t n, int32_t cols, const RowHalves& y, CudaStream& stream);
 
 // Scratch of products with many rows.
-struct BlasRoom {
+struct ProductRoom {
   uint8_t* workspace;  // of cuBLASLt (blas.h); null: there are no products by it
   uint16_t* decoded;   // [most_decoded]: a matrix of codes as f16
   int64_t most_decoded;
 };
 class Blas;
 // By cuBLASLt, or as Gemm where it has nothing for the product.
-cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStream& stream);
+cudaError_t GemmBlas(const Product& p, const ProductRoom& room, Blas* blas, CudaStream& stream);
 // Whether a part is codes that DecodeWeights knows and the room holds. It makes w their f16 in the room,
 // which its factor is not in.
-bool Decodes(const Part& w, int32_t cols, const BlasRoom& room);
-cudaError_t DecodeWeights(int32_t cols, const BlasRoom& room, CudaStream& stream, Part* w);
+bool Decodes(const Part& w, int32_t cols, const ProductRoom& room);
+cudaError_t DecodeWeights(int32_t cols, const ProductRoom& room, CudaStream& stream, Part* w);
 // As Gemm, of codes with offsets in f16 where the room holds them.
-cudaError_t GemmDecoded(const Product& p, const BlasRoom& room, CudaStream& stream);
+cudaError_t GemmDecoded(const Product& p, const ProductRoom& room, CudaStream& stream);
 
 // numbers [n], of bf16 or f16, aligned to 16 bytes, become f16 times 2^shift.
 cudaError_t ToHalves(uint16_t* numbers, int64_t n, bool from_bf16, int shift, cudaStream_t stream);
