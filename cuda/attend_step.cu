@@ -5,6 +5,7 @@
 // tile is worked on. For the logits a lane has an entry and takes its key, four numbers at a time, for up to
 // two query heads; for the sum of values a thread has a dimension and takes every value for all of them.
 // Blocks are small, so that several on a multiprocessor compute while others wait.
+#include "cuda/join_segments.h"
 #include "cuda/launch.h"
 #include "cuda/read_tile.h"
 #include "cuda/step_params.h"
@@ -173,6 +174,7 @@ __global__ void __launch_bounds__(kThreads, C == 1 ? 3 : 2) attend_step(const St
       if (h < n_heads && j < d) part[2 * group + static_cast<int64_t>(first + h) * d + j] = acc[c][h];
     }
   }
+  JoinIfLast<H>(p);
 }
 
 size_t SharedBytes(int32_t heads, int32_t d) {

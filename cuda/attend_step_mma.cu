@@ -17,6 +17,7 @@
 // by arithmetic a multiprocessor of an H200 has 1,780 and 890 while memory gives it the bytes, of an A100
 // 2,440 and 1,220.
 #include "cuda/attend_halves.h"
+#include "cuda/join_segments.h"
 #include "cuda/launch.h"
 
 namespace kvc::cuda {
@@ -32,6 +33,7 @@ __global__ void __launch_bounds__(kAttendThreads, kDims <= 64 ? 4 : 3) attend_st
   const Work work(p);
   const Pages pages(p.rows[work.item.row].read, work.item.head);
   AttendHalves<true>(p, HalvesRun::Main(pages), shared);
+  JoinIfLast<kHeads>(p);
 }
 
 template <typename Halves, int kDims>

@@ -45,8 +45,15 @@ KVC_DEVICE int ThreadAgain() {
   __builtin_assume(thread >= 0 && thread < 1024);
   return thread;
 }
+KVC_DEVICE uint2 BlockAgain() {
+  uint2 block;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block.x));
+  asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(block.y));
+  return block;
+}
 #else
 KVC_DEVICE int ThreadAgain() { return ThreadOfBlock(); }
+KVC_DEVICE uint2 BlockAgain() { return {blockIdx.x, blockIdx.y}; }
 #endif
 KVC_DEVICE int LaneAgain() { return ThreadAgain() % kWarp; }
 KVC_DEVICE int BlockThreads() { return static_cast<int>(blockDim.x); }
@@ -70,6 +77,30 @@ KVC_DEVICE void LetNextBegin() {
 KVC_DEVICE void WaitForEarlier() { emu::WaitForEarlier(); }
 KVC_DEVICE void LetNextBegin() {}
 #endif
+
+// ---- blocks that count ----
+// By all threads of `n` blocks of a launch that share a count, which was zero in front of it: true in the
+// last of them that comes here. What the others wrote before is there for it.
+KVC_DEVICE bool IsLastOf(int32_t n, int32_t* count, int32_t* shared) {
+#if defined(__CUDACC__)
+  __threadfence();
+#endif
+  __syncthreads();
+  if (ThreadAgain() == 0) {
+#if !defined(__CUDACC__)
+    emu::ReleaseCount(count);
+#endif
+    *shared = atomicAdd(count, 1);
+  }
+  __syncthreads();
+  if (*shared != n - 1) return false;
+#if defined(__CUDACC__)
+  __threadfence();  // and what this multiprocessor has in its first cache is read anew
+#else
+  emu::AcquireCount(count);
+#endif
+  return true;
+}
 
 // ---- numbers ----
 #if defined(__CUDACC__)

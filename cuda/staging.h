@@ -27,13 +27,20 @@ class Packet {
     bytes_ = bytes, at_ = 0, room_ = bytes, end_ = bytes + room;
     return stream_->Begin(bytes, room, &host_, &device_);
   }
-  // Room for n of T; *device: where they will be.
+  // Room for n of T; *device: where they will be. Kernels may write there too: the next packet is a new copy.
   template <typename T>
-  T* Add(int64_t n, const T** device) {
+  T* Add(int64_t n, T** device) {
     assert(at_ + Size<T>(n) <= bytes_);
     T* host = reinterpret_cast<T*>(host_ + at_);
-    *device = reinterpret_cast<const T*>(device_ + at_);
+    *device = reinterpret_cast<T*>(device_ + at_);
     at_ += Size<T>(n);
+    return host;
+  }
+  template <typename T>
+  T* Add(int64_t n, const T** device) {
+    T* at = nullptr;
+    T* host = Add<T>(n, &at);
+    *device = at;
     return host;
   }
   template <typename T>

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cuda/join_segments.h"
 #include "cuda/launch.h"
 #include "cuda/step_params.h"
 
@@ -68,30 +69,12 @@ __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
   WaitForEarlier();
   __shared__ double doubles[kThreads / kWarp];
   const int32_t h = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
-                group = p.n_heads / p.n_kv_heads, g = h / group, i = h % group;
-  const HeadSegments own = p.heads[static_cast<int64_t>(r) * p.n_kv_heads + g];
-  const auto part = [&](int32_t x) {
-    return p.partial + static_cast<int64_t>(own.first + x) * group * (d + 2);
-  };
-  const float sink = p.sinks != nullptr ? p.sinks[h] : -Infinity();
-  float m = sink;
-  for (int32_t x = 0; x < own.n; ++x) m = fmaxf(m, part(x)[i]);
-  float l = sink == -Infinity() ? 0.0f : expf(sink - m);
-  for (int32_t x = 0; x < own.n; ++x) {
-    if (part(x)[group + i] != 0.0f) l += expf(part(x)[i] - m) * part(x)[group + i];
-  }
-  const float inverse = l > 0 ? __fdiv_rn(1.0f, l) : 0.0f;
-  float* out = p.out + (static_cast<int64_t>(r) * p.n_heads + h) * d;
-  for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) {
-    float sum = 0;
-    for (int32_t x = 0; x < own.n; ++x) {
-      if (part(x)[group + i] != 0.0f)
-        sum += expf(part(x)[i] - m) * part(x)[2 * group + static_cast<int64_t>(i) * d + j];
-    }
-    out[j] = sum * inverse;
-  }
+                g = h / (p.n_heads / p.n_kv_heads);
+  const JoinedHead joined(p, r, h);
+  joined.Write(ThreadOfBlock(), BlockThreads(), d, p.out + (static_cast<int64_t>(r) * p.n_heads + h) * d);
   const RowParams& row = p.rows[r];
-  if (p.logits == nullptr || (!row.needs_attention && row.attention == nullptr)) return;
+  if (!row.needs_attention && row.attention == nullptr) return;
+  const float sink = p.sinks != nullptr ? p.sinks[h] : -Infinity(), m = joined.m, inverse = joined.inverse;
   const Pages pages(row.cache, g);
   float* line = p.logits + (static_cast<int64_t>(r) * p.n_heads + h) * p.stride;
   double all = 0;
@@ -234,10 +217,11 @@ struct StepBytes {
 };
 
 // Of a wave's packet, beside the records of its caches.
-int64_t WaveBytes(int64_t n_rows, int32_t n_kv_heads, int32_t d, int64_t n_items) {
+int64_t WaveBytes(int64_t n_rows, int32_t n_heads, int32_t n_kv_heads, int32_t d, int64_t n_items) {
   return Packet::Size<RowParams>(n_rows) + n_rows * Packet::Size<float>(d) + Packet::Size<double>(d / 2) +
          Packet::Size<Segment>(n_items) + Packet::Size<HeadSegments>(n_rows * n_kv_heads) +
-         3 * n_rows * Packet::Size<int32_t>(n_kv_heads) + n_rows * Packet::Size<Head>(n_kv_heads);
+         Packet::Size<int32_t>(n_rows * n_heads) + 3 * n_rows * Packet::Size<int32_t>(n_kv_heads) +
+         n_rows * Packet::Size<Head>(n_kv_heads);
 }
 
 class Wave {
@@ -272,7 +256,7 @@ class Wave {
     const int64_t heads = int64_t{n_} * g;
     int64_t n_items = 0;
     if (!end_only_) Cut([&](int32_t, int32_t, const Segment&) { ++n_items; });
-    int64_t bytes = WaveBytes(n_, g, d, n_items);
+    int64_t bytes = WaveBytes(n_, a_.n_heads, g, d, n_items);
     for (int32_t r = 0; r < n_; ++r) bytes += Records(r).Bytes();
     const StepBytes own{heads, group, d, n_items, stride, settle, attention, mean, updates, pages};
     Scratch scratch(At(a_.scratch), device_.StepScratchBytes(a_.shape));
@@ -289,7 +273,7 @@ class Wave {
                 scratch.Take<float>(heads * pages), scratch.Take<uint8_t>(heads * pages), pages};
     RowParams* to = packet.Add<RowParams>(n_, &p.rows);
     for (int32_t r = 0; r < n_; ++r) KVC_RETURN_IF_ERROR(WriteRow(r, p.choice, &packet, to + r));
-    if (!end_only_) WriteSegments(n_items, heads, &packet, &p);
+    if (!end_only_) WriteSegments(n_items, heads, attention, &packet, &p);
     p.turned = scratch.Take<float>(heads * group * d);
     p.partial = scratch.Take<float>(n_items * group * (d + 2));
     if (attention) p.logits = scratch.Take<float>(heads * group * stride);
@@ -336,9 +320,9 @@ class Wave {
                               "a step"));
     if (chooses) KVC_RETURN_IF_ERROR(Check(ChoosePages(p, stream), "a step"));
     KVC_RETURN_IF_ERROR(Check(AttendAll(p, n_items, stream), "a step"));
+    if (!attention) return {};
     KVC_RETURN_IF_ERROR(
         Check(KVC_LAUNCH_EARLY(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
-    if (!attention) return {};
     return Check(KVC_LAUNCH_EARLY(gather_attention, dim3(g, n), dim3(kThreads), 0, stream, p), "a step");
   }
 
@@ -399,10 +383,14 @@ class Wave {
     }
   }
 
-  void WriteSegments(int64_t n_items, int64_t n_heads, Packet* packet, StepParams* p) const {
+  void WriteSegments(int64_t n_items, int64_t n_heads, bool attention, Packet* packet, StepParams* p) const {
     Segment* items = packet->Add<Segment>(n_items, &p->items);
     HeadSegments* heads = packet->Add<HeadSegments>(n_heads, &p->heads);
     for (int64_t i = 0; i < n_heads; ++i) heads[i] = {};
+    if (!attention) {
+      const int64_t n = int64_t{n_} * a_.n_heads;
+      std::fill_n(packet->Add<int32_t>(n, &p->arrived), n, 0);
+    }
     int32_t at = 0;
     Cut([&](int32_t r, int32_t h, const Segment& segment) {
       HeadSegments& of_head = heads[r * p->n_kv_heads + h];
@@ -517,8 +505,8 @@ Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepSh
   KVC_ENTER();
   const int32_t g = shape.n_kv_heads;
   const int64_t heads = int64_t{shape.n_rows} * g, longest = shape.longest + shape.ring_slots;
-  int64_t bytes =
-      WaveBytes(shape.n_rows, g, shape.head_dim, MostSegments(heads * longest, heads, traits_.tuning));
+  int64_t bytes = WaveBytes(shape.n_rows, shape.n_heads, g, shape.head_dim,
+                            MostSegments(heads * longest, heads, traits_.tuning));
   for (size_t first = 0; first < rows.size();) {
     const CacheView& cache = *rows[first].cache;
     size_t end = first + 1;

@@ -88,6 +88,9 @@ struct StepParams {
   float* partial;  // [items, group, 2 + D]
   const Segment* items;
   const HeadSegments* heads;  // [rows, G]
+  // [rows, H]: how many of a head's blocks have written their segments; the last one joins them. Null: where
+  // somebody wants logits, join_segments does.
+  int32_t* arrived;
   UpdateRoom update;
   ChoiceRoom choice;
 

@@ -97,6 +97,41 @@ class Step {
   }
 
   std::vector<float> partial, logits;
+  // The last block of a head joins its segments, into `out`, beside a sink of each query head.
+  void LetJoin() {
+    heads_of_items_.assign(heads_.size(), {});
+    for (size_t i = 0; i < items_.size(); ++i) {
+      HeadSegments& own = heads_of_items_[static_cast<size_t>(items_[i].row * kKvHeads + items_[i].head)];
+      if (own.n++ == 0) own.first = static_cast<int32_t>(i);
+    }
+    const size_t n = static_cast<size_t>(kRows * p_.n_heads);
+    arrived_.assign(n, 0), out.assign(n * static_cast<size_t>(c_.form.d), kNothing);
+    for (int32_t h = 0; h < p_.n_heads; ++h)
+      sinks_.push_back(h % 3 == 0 ? -INFINITY : 0.5f * static_cast<float>(h));
+    p_.heads = heads_of_items_.data(), p_.arrived = arrived_.data(), p_.out = out.data();
+    p_.sinks = sinks_.data();
+  }
+  std::vector<float> out;  // [kRows, H, D]
+  // What it should be by `partial`, and how large what it is the sum of.
+  std::pair<double, double> Joined(int32_t row, int32_t h, int32_t j) const {
+    const HeadSegments own = heads_of_items_[static_cast<size_t>(row * kKvHeads + h / c_.group)];
+    const int32_t i = h % c_.group;
+    double most = sinks_[static_cast<size_t>(h)], all = 0, sum = 0, size = 0;
+    const auto end = static_cast<size_t>(own.first + own.n);
+    for (auto x = static_cast<size_t>(own.first); x < end; ++x) most = std::max<double>(most, Greatest(x, i));
+    for (auto x = static_cast<size_t>(own.first); x < end; ++x) {
+      if (Sum(x, i) == 0) continue;
+      const double share = std::exp(Greatest(x, i) - most);
+      all += share * Sum(x, i), sum += share * double{Values(x, i)[j]},
+          size += share * std::fabs(Values(x, i)[j]);
+    }
+    all += std::exp(sinks_[static_cast<size_t>(h)] - most);
+    return {all > 0 ? sum / all : 0, all > 0 ? size / all : 0};
+  }
+  bool AnyEntry(int32_t row, int32_t h) const {
+    return heads_of_items_[static_cast<size_t>(row * kKvHeads + h / c_.group)].n > 0;
+  }
+  int32_t n_heads() const { return p_.n_heads; }
   // By one of both kernels.
   void Run(bool mma, CudaStream* stream) {
     partial.assign(items_.size() * static_cast<size_t>(c_.group * (c_.form.d + 2)), kNothing);
@@ -216,6 +251,9 @@ class Step {
   std::vector<int32_t> chosen_ids_, n_pages_, choice_;
   std::vector<RowParams> rows_;
   std::vector<Segment> items_;
+  std::vector<HeadSegments> heads_of_items_;
+  std::vector<int32_t> arrived_;
+  std::vector<float> sinks_;
   std::vector<float> turned_;
   StepParams p_{};
   double most_product_ = 0, most_value_ = 0;
@@ -364,6 +402,36 @@ TEST_F(AttendStepTest, TheSameBitsInEveryOrder) {
       if (partial.empty()) partial = step.partial, logits = step.logits;
       EXPECT_EQ(0, std::memcmp(partial.data(), step.partial.data(), partial.size() * sizeof(float)));
       EXPECT_EQ(0, std::memcmp(logits.data(), step.logits.data(), logits.size() * sizeof(float)));
+    }
+  }
+}
+
+TEST_F(AttendStepTest, TheLastBlockOfAHeadJoinsIt) {
+  for (const Form& form : SomeForms()) {
+    for (const int32_t group : {1, 7, 9}) {
+      Case c{form, group, form.d == 64 ? 64 : 16, kLong, 64};
+      c.lens[1] = 0, c.seen = true, c.ring = form.coded() && group == 7 ? 33 : 0;
+      for (const bool mma : {true, false}) {
+        std::vector<float> out;
+        for (const int order : {0, 1, 2}) {
+          emu::GetOptions().order = order;
+          Step step(c);
+          step.LetJoin();
+          step.Run(mma, stream_.get());
+          if (out.empty()) out = step.out;
+          ASSERT_EQ(0, std::memcmp(out.data(), step.out.data(), out.size() * sizeof(float))) << order;
+          for (size_t i = 0; order == 0 && i < out.size(); ++i) {
+            const auto at = static_cast<int32_t>(i), h = at / form.d % step.n_heads(),
+                       row = at / form.d / step.n_heads();
+            if (!step.AnyEntry(row, h)) {
+              ASSERT_EQ(out[i], kNothing) << "a head without entries has no block";
+              continue;
+            }
+            const auto [expected, size] = step.Joined(row, h, at % form.d);
+            ASSERT_NEAR(out[i], expected, 1e-6 * size) << "row " << row << ", query head " << h;
+          }
+        }
+      }
     }
   }
 }

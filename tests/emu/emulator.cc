@@ -241,6 +241,16 @@ const void* Exchange(unsigned mask, const void* mine, size_t bytes) {
 void BlockBarrier() { current->Barrier(); }
 // Not in the header: they are no accesses of the kernel's.
 void WaitForEarlier() { ++block->waits; }
+void ReleaseCount([[maybe_unused]] const void* count) {
+#if defined(KVC_EMU_RACES)
+  races::Release(count);
+#endif
+}
+void AcquireCount([[maybe_unused]] const void* count) {
+#if defined(KVC_EMU_RACES)
+  races::Acquire(count);
+#endif
+}
 void QueueCopy(const Copy& copy) { current->Queue(copy); }
 void CloseCopies() { current->CloseCopies(); }
 bool TakeCopy(unsigned groups, Copy* copy) { return current->Take(groups, copy); }

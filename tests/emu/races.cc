@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -53,6 +54,18 @@ struct Detector {
   uintptr_t program = 0;
   std::set<std::pair<uint32_t, uint32_t>> told;
   int found = 0;
+  // Of the launch: blocks that have released an address, and those that are before a block; with the barriers
+  // that they had passed.
+  using Blocks = std::map<uint32_t, uint32_t>;
+  std::map<const void*, Blocks> released;
+  std::map<uint32_t, Blocks> earlier;
+
+  bool IsEarlier(const Party& a, uint32_t than) const {
+    const auto blocks = earlier.find(than);
+    if (blocks == earlier.end()) return false;
+    const auto at = blocks->second.find(a.block);
+    return at != blocks->second.end() && a.barriers < at->second;
+  }
 };
 
 Detector& The() {
@@ -63,7 +76,7 @@ Detector& The() {
 // Whether `a` happened before `me`, an access of now. per_block: memory that every block has for itself.
 bool Before(const Party& a, const Party& me, bool per_block) {
   if (a.launch != me.launch) return true;
-  if (a.block != me.block) return per_block;
+  if (a.block != me.block) return per_block || The().IsEarlier(a, me.block);
   if (a.barriers != me.barriers) return true;
   if (a.warp != me.warp) return false;
   return a.lane == me.lane || a.meetings != me.meetings;
@@ -166,8 +179,15 @@ void BeginLaunch(const char* kernel, Range stacks, Range shared) {
   Detector& d = The();
   ++d.launch;
   d.kernel = kernel, d.stacks = stacks, d.shared = shared, d.found = 0, d.on = true;
-  d.told.clear();
+  d.told.clear(), d.released.clear(), d.earlier.clear();
   ::dl_iterate_phdr(OfProgram, &d);
+}
+
+void Release(const void* at) {
+  if (The().on) The().released[at][block->number] = block->barriers;
+}
+void Acquire(const void* at) {
+  if (The().on) The().earlier[block->number].insert(The().released[at].begin(), The().released[at].end());
 }
 
 int EndLaunch() {

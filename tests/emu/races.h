@@ -1,9 +1,9 @@
 // Races of kernels: two accesses to a byte of memory that threads share, of which one writes and not both are
 // atomic, and that nothing orders. Threads of a block are ordered by its barriers, lanes of a warp by their
-// meetings, blocks of a launch by nothing; launches follow each other. What is found does not depend on the
-// order in which the emulator happens to run threads. Only in builds with KVC_EMU_RACES, whose kernels are
-// compiled with -fsanitize=thread: that tells of every access, and races.cc, instead of ThreadSanitizer,
-// listens.
+// meetings, blocks of a launch by nothing but a release that another acquires; launches follow each other.
+// What is found does not depend on the order in which the emulator happens to run threads. Only in builds
+// with KVC_EMU_RACES, whose kernels are compiled with -fsanitize=thread: that tells of every access, and
+// races.cc, instead of ThreadSanitizer, listens.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +18,10 @@ struct Range {
 // stacks: of the threads, which nobody shares. shared: the dynamic shared memory of every block in turn;
 // static shared memory is the host thread's own, and found.
 void BeginLaunch(const char* kernel, Range stacks, Range shared);
+// Of the block that runs: what it did before its last barrier is before what blocks do that acquire `at`
+// later.
+void Release(const void* at);
+void Acquire(const void* at);
 // The races of the launch; each pair of places in the source was told of on stderr, once a launch.
 int EndLaunch();
 

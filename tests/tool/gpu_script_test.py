@@ -248,10 +248,10 @@ class Commands(unittest.TestCase):
         done = subprocess.run([os.path.join(ROOT, "dev"), "gpu", *args], capture_output=True, text=True, check=False)
         return done.returncode, done.stderr
 
-    def test_tune_is_no_model(self):
-        code, said = self.dev("tune")
-        self.assertEqual(code, 1)
-        self.assertIn("nothing to tune yet", said)
+    def test_tune_looks_at_its_options_before_it_builds(self):
+        code, said = self.dev("tune", "--only", "warps")
+        self.assertEqual(code, 2)
+        self.assertIn("no number 'warps': one of step_blocks, ", said)
 
     def test_a_model_that_is_not_there(self):
         self.assertEqual(self.dev("none.kvc"), (1, "dev: no model file 'none.kvc': ./dev gpu MODEL.kvc...\n"))

@@ -61,6 +61,9 @@ extern thread_local Block* block;
 const void* Exchange(unsigned mask, const void* mine, size_t bytes);
 void BlockBarrier();
 void WaitForEarlier();
+// What the block did so far is before what blocks do that come behind here and take it.
+void ReleaseCount(const void* count);
+void AcquireCount(const void* count);
 void QueueCopy(const Copy& copy);
 void CloseCopies();
 // The oldest of the thread's copies that is in none of its newest `groups` closed groups. False: there is
