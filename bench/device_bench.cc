@@ -1,9 +1,9 @@
 // Single operations of a device, the same ones on every kind of it: what a layer of the 1B shape does to a
-// prompt and at a step, and what methods do to it. Usage: device_bench [--device cpu|cuda] [--small] [--json]
-// [--rows N,N,...] [--tuning] [part of a name]... GFLOP/s counts 2 operations a product; GB/s what has to be
-// read and written at least; the share is of what the device reads in the same run (Device::MeasureBandwidth)
-// and means something where an operation waits for memory. --small: every operation once, over little.
-// --tuning: what the device is tuned to, and nothing is measured.
+// prompt and at a step, what methods do to it, and the largest product. Usage: device_bench [--device
+// cpu|cuda] [--small] [--json] [--rows N,N,...] [--tuning] [part of a name]... GFLOP/s counts 2 operations a
+// product; GB/s what has to be read and written at least; the share is of what the device reads in the same
+// run (Device::MeasureBandwidth) and means something where an operation waits for memory. --small: every
+// operation once, over little. --tuning: what the device is tuned to, and nothing is measured.
 #include "bench/device_bench.h"
 
 #include <sstream>
@@ -38,9 +38,39 @@ struct Network {
   }
 };
 
+// What models say of their weights (lib/model/weights.cc): which products a device takes may depend on it.
+NetworkShape WithWeights(NetworkShape s, WeightType type) {
+  s.half_weights = type == WeightType::kF16 || type == WeightType::kBf16;
+  s.coded_weights = HasCodes(type), s.q4k_weights = type == WeightType::kQ4K;
+  return s;
+}
+
+// What the device reaches in products at all: one large one of 16 bits, as many rows as the matrix has. With
+// the norm in front of it and results of f32: that is how layers have it.
+void LargestProduct(DeviceBench* bench) {
+  const int32_t n = bench->small() ? 256 : 8192, distinct = 64;
+  const std::string name = "product " + std::to_string(n) + " x " + std::to_string(n) + " bf16, rows ";
+  if (!bench->Wants(name + std::to_string(n))) return;
+  NetworkShape s = WithWeights({}, WeightType::kBf16);
+  s.hidden = s.vocab = n, s.ffn = s.head_dim = 64, s.n_heads = s.n_kv_heads = 1;
+  RandomWeights weights(bench, WeightType::kBf16);
+  const Matrix matrix = weights.Make({n}, n);
+  std::vector<float> rows = bench->Floats(int64_t{distinct} * n);
+  const size_t n_made = rows.size();
+  rows.resize(static_cast<size_t>(n) * static_cast<size_t>(n));
+  for (size_t i = n_made; i < rows.size(); ++i) rows[i] = rows[i - n_made];
+  const DeviceBuffer<float> norm = bench->Upload(bench->Floats(n)), x = bench->Upload(rows),
+                            out = bench->Room<float>(int64_t{n} * n);
+  const DeviceBuffer<uint8_t> scratch = bench->Room<uint8_t>(bench->device()->NetworkScratchBytes(s, n));
+  bench->Measure(name + std::to_string(n), 2.0 * n * n * n, weights.bytes(), [&] {
+    Check(bench->device()->Logits(bench->stream(),
+                                  {&s, norm.at(), &matrix, x.at(), n, 1, out.at(), scratch.raw()}));
+  });
+}
+
 // Bytes: every weight once a call. Flops: 2 a weight and row.
 void ProductsOf(DeviceBench* bench, WeightType type) {
-  const NetworkShape s = ShapeOf(*bench);
+  const NetworkShape s = WithWeights(ShapeOf(*bench), type);
   const int32_t q = s.n_heads * s.head_dim, kv = s.n_kv_heads * s.head_dim;
   const std::string name = InfoOf(type).name;
   RandomWeights qkv(bench, type), rest(bench, type), head(bench, type);
@@ -237,6 +267,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   DeviceBench bench(options);
+  LargestProduct(&bench);
   Products(&bench);
   Prompts(&bench);
   Scoring(&bench);

@@ -49,15 +49,16 @@ void StepOf(DeviceBench* bench, const NetworkShape& s, Span<const std::unique_pt
   a.shape.append_bytes = device->AppendScratchBytes(layout);
   const DeviceBuffer<uint8_t> scratch = bench->Room<uint8_t>(device->StepScratchBytes(a.shape));
   a.scratch = scratch.raw();
+  const bool drops = plan.evicts || plan.held != nullptr;
   int32_t steps = 0;
   bench->Measure(name, 4.0 * entries * (s.n_heads / s.n_kv_heads) * d, bytes, [&] {
-    for (const auto& cache : caches) Check(cache->EnsureSteps(bench->stream(), 1, plan.evicts));
+    for (const auto& cache : caches) Check(cache->EnsureSteps(bench->stream(), 1, drops));
     // As passes of a model: a device that has graphs gets one of all layers, and is waited for behind it.
     Gathering gathering(bench->stream());
     for (a.layer = 0; a.layer < layout.n_layers; ++a.layer) Check(device->Step(bench->stream(), a));
     Check(gathering.Issue());
     if (layout.n_layers > 1) bench->Wait();
-    for (const auto& cache : caches) cache->Stepped(1, plan.evicts, false);
+    for (const auto& cache : caches) cache->Stepped(1, drops, false);
     for (StepRow& row : rows) ++row.position;
     if (++steps == kMostSteps) Fail("more steps than there is room for");
   });
@@ -148,28 +149,36 @@ void StepAttention(DeviceBench* bench) {
   const NetworkShape s = HeadsOf8B();
   PageArenas arenas(bench->device(), std::make_shared<MemoryMeter>(0));
   const Kind bf16{KvType::kBf16, "bf16", 0}, int8{KvType::kInt8, "int8", 32}, int4{KvType::kInt4, "int4", 32};
+  constexpr int32_t kOne = 1, kBeyondCaches = 0, kOfAModel = 32;
   struct Case {
     int32_t sessions, mean;  // entries of a head
     Kind kind;
-    bool ragged, layers;  // layers: as many as no cache holds, else one
+    bool ragged;
+    int32_t layers;  // kBeyondCaches: as many as no cache of the device holds
     // As H2O does: attention adds up, and what has least of it leaves for the new entry.
     bool dropping = false;
+    bool sliding = false;  // the oldest entry leaves
   };
-  for (const Case& c : {Case{16, 4096, bf16, false, false},
-                        {16, 4096, bf16, true, false},
-                        {16, 4096, int8, false, false},
-                        {16, 4096, int4, false, false},
-                        {2, 4096, bf16, true, false},
-                        {1, 8192, bf16, true, true},
-                        {1, 1024, bf16, false, true},
-                        {1, 1024, bf16, false, true, true}}) {
-    const int32_t mean = bench->small() ? c.mean / 64 : c.mean;
+  // The last two have hardly anything to attend to: what is left is the new entry, and the old one that goes.
+  for (const Case& c : {Case{16, 4096, bf16, false, kOne},
+                        {16, 4096, bf16, true, kOne},
+                        {16, 4096, int8, false, kOne},
+                        {16, 4096, int4, false, kOne},
+                        {2, 4096, bf16, true, kOne},
+                        {1, 8192, bf16, true, kBeyondCaches},
+                        {1, 1024, bf16, false, kBeyondCaches},
+                        {1, 1024, bf16, false, kBeyondCaches, true},
+                        {1, 8, bf16, false, kOfAModel},
+                        {1, 8, bf16, false, kOfAModel, false, true}}) {
+    const int32_t mean = bench->small() ? std::max(c.mean / 64, std::min(c.mean, 8)) : c.mean;
     const double about = 2.0 * mean * s.n_kv_heads * static_cast<double>(CodeBytes(c.kind.type, s.head_dim));
-    const int32_t n_layers = c.layers ? Copies(*bench, about) : 1;
+    const int32_t n_layers = c.layers == kBeyondCaches ? Copies(*bench, about)
+                             : bench->small()          ? std::min(c.layers, 2)
+                                                       : c.layers;
     const std::string name = "attend " + std::to_string(c.sessions) + " of " + std::to_string(mean) +
                              " entries " + c.kind.name + (c.ragged ? ", ragged" : ", uniform") +
-                             (c.dropping ? ", dropping" : "") +
-                             (c.layers ? ", " + std::to_string(n_layers) + " layers" : "");
+                             (c.dropping ? ", dropping" : "") + (c.sliding ? ", sliding" : "") +
+                             (c.layers == kOne ? "" : ", " + std::to_string(n_layers) + " layers");
     if (!bench->Wants(name)) continue;
     const int32_t longest = c.ragged ? mean * static_cast<int32_t>(kRagged[0]) : mean;
     const int32_t n_aux = c.dropping ? 1 : 0;
@@ -185,12 +194,13 @@ void StepAttention(DeviceBench* bench) {
         kept[(h + static_cast<size_t>(i)) % kept.size()] = static_cast<int32_t>(mean * kRagged[h]);
       for (int32_t at = 0; at < n_layers; ++at) filling.Store(caches.back().get(), at, kept);
     }
-    const std::vector<int32_t> caps(static_cast<size_t>(n_layers * s.n_kv_heads), mean);
+    const std::vector<int32_t> most(static_cast<size_t>(n_layers * s.n_kv_heads), mean);
     StepPlan plan;
     if (c.dropping) {
       plan.n_instrs = 1, plan.instrs[0].op = StepOp::kAddAttention;
-      plan.needs_attention = plan.evicts = true, plan.caps = caps.data(), plan.select.protect = {0, 1};
+      plan.needs_attention = plan.evicts = true, plan.caps = most.data(), plan.select.protect = {0, 1};
     }
+    if (c.sliding) plan.held = most.data();
     StepOf(bench, s, {caches.data(), caches.size()}, plan, name);
   }
 }
