@@ -170,7 +170,7 @@ void StepAttention(DeviceBench* bench) {
                         {1, 1024, bf16, false, kBeyondCaches, true},
                         {1, 8, bf16, false, kOfAModel},
                         {1, 8, bf16, false, kOfAModel, false, true}}) {
-    const int32_t mean = bench->small() ? std::max(c.mean / 64, std::min(c.mean, 8)) : c.mean;
+    const int32_t mean = bench->small() ? std::max(c.mean / 64, 4) : c.mean;
     const double about = 2.0 * mean * s.n_kv_heads * static_cast<double>(CodeBytes(c.kind.type, s.head_dim));
     const int32_t n_layers = c.layers == kBeyondCaches ? Copies(*bench, about)
                              : bench->small()          ? std::min(c.layers, 2)

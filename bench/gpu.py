@@ -17,10 +17,26 @@ import sys
 import time
 
 import gpu_cells
+import gpu_ladder
 import gpu_targets
 
 LEAST_FOR_OPERATIONS, LEAST_FOR_PEERS = 10, 60  # seconds
 CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,power.limit,temperature.gpu,driver_version"
+
+
+def lines_of(command, seconds):
+    """(the JSON documents that it wrote, a line each, None), or what there was until it failed and what it said."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+        out, error = done.stdout, None
+        if done.returncode != 0:
+            error = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    except OSError as failure:
+        out, error = "", str(failure)
+    except subprocess.TimeoutExpired as late:
+        out = (late.stdout or b"").decode(errors="replace").rpartition("\n")[0]
+        error = f"stopped after {seconds:.0f} s: out of time"
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")], error
 
 
 def run(command, seconds=None):
@@ -124,9 +140,8 @@ def operations(args, clock):
     program = os.path.join(os.path.dirname(args.kvc), "device_bench")
     if clock.left() < LEAST_FOR_OPERATIONS:
         return [], "out of time"
-    out, error = run([program, "--device", args.device, "--json", *(["--small"] if args.small else [])],
-                     None if clock.end is None else clock.left())
-    return [] if error else [json.loads(line) for line in out.splitlines()], error
+    return lines_of([program, "--device", args.device, "--json", *(["--small"] if args.small else [])],
+                    None if clock.end is None else clock.left())
 
 
 def peers(args, clock):
@@ -136,17 +151,15 @@ def peers(args, clock):
     if clock.left() < LEAST_FOR_PEERS:
         return [], "out of time"
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_peers.py")
-    out, error = run([args.python, program, "--device", args.device if on_cuda(args.device) else "cpu", "--json",
-                      *(["--small"] if args.small else []), *(["--all"] if args.all else [])],
-                     None if clock.end is None else clock.left())
-    return [] if error else [json.loads(line) for line in out.splitlines() if line.startswith("{")], error
+    return lines_of([args.python, program, "--device", args.device if on_cuda(args.device) else "cpu", "--json",
+                     *(["--small"] if args.small else []), *(["--all"] if args.all else [])],
+                    None if clock.end is None else clock.left())
 
 
 def peer_rows(report):
-    if report.get("peers_error"):
-        return ["", f"PyTorch was not measured: {report['peers_error']}"]
-    rows = report.get("peers", [])
-    lines = ["", f"| {rows[0]['library']} | us | of | what |", "|---|---|---|---|"] if rows else []
+    rows, error = report.get("peers", []), report.get("peers_error")
+    lines = ["", f"PyTorch was {'cut off' if rows else 'not measured'}: {error}"] if error else []
+    lines += ["", f"| {rows[0]['library']} | us | of | what |", "|---|---|---|---|"] if rows else []
     for row in rows:
         took = f"{row['seconds'] * 1e6:.1f} | {row['n']} | {row['what']}" if "seconds" in row else f"{row['error']} | |"
         lines.append(f"| {row['peer']} | {took} |")
@@ -154,16 +167,25 @@ def peer_rows(report):
 
 
 def operation_rows(report):
-    if "operations" not in report:
-        return []
-    if report.get("operations_error"):
-        return ["", f"Single operations were not measured: {report['operations_error']}"]
-    lines = ["", "| operation | us | TFLOP/s | GB/s | of what is read |", "|---|---|---|---|---|"]
-    for row in report["operations"]:
+    rows, error = report.get("operations", []), report.get("operations_error")
+    lines = ["", f"Single operations were {'cut off' if rows else 'not measured'}: {error}"] if error else []
+    lines += ["", "| operation | us | TFLOP/s | GB/s | of what is read |", "|---|---|---|---|---|"] if rows else []
+    for row in rows:
         seconds, rate = row["seconds"], row["bytes"] / row["seconds"]
         lines.append(f"| {row['operation']} | {seconds * 1e6:.1f} | {row['flops'] / seconds / 1e12:.2f} | "
                      f"{rate / 1e9:.1f} | {100 * rate / row['read_bytes_per_second']:.1f} % |")
-    return lines if report["operations"] else []
+    return lines
+
+
+def cell_row(cell, peak):
+    """The line of a cell, beside what the run reached in products."""
+    head, got = f"| {cell['model']} | {cell['policy']} | {cell['prompt']} | ", cell["result"]
+    if "error" in got:
+        return head + f"{got['error']} | | | | |"
+    share = gpu_targets.share_of_peak(cell, peak)
+    return (head + f"{got['prefill_tokens_per_second']:.0f} | {'' if share is None else f'{100 * share:.1f} %'} | "
+            f"{100 * got['compress_seconds'] / got['first_token_seconds']:.2f} % | "
+            f"{got['decode_tokens_per_second']:.1f} | {100 * got['bandwidth_fraction']:.1f} % |")
 
 
 def table(report):
@@ -175,29 +197,26 @@ def table(report):
         if report["clocks"].get(when):
             numbers = ", ".join(f"{key} {value}" for key, value in report["clocks"][when].items())
             lines.append(f"{when.capitalize()}: {numbers}.")
+    peak = report.get("peak")
+    if peak:
+        lines.append(f"Products reach {peak['flops_per_second'] / 1e12:.3g} TFLOP/s ({peak['of']}).")
     if report.get("switches"):
         lines.append("With " + ", ".join(f"{name}={value}" for name, value in sorted(report["switches"].items())) + ".")
     if report.get("left_out"):
         lines += ["", "Left out: " + "; ".join(report["left_out"]) + "."]
-    lines += ["", "| model | policy | prompt | prompt tokens/s | compression | steps tokens/s | of the copies |",
-              "|---|---|---|---|---|---|---|"]
-    for cell in report["cells"]:
-        head, got = f"| {cell['model']} | {cell['policy']} | {cell['prompt']} | ", cell["result"]
-        if "error" in got:
-            lines.append(head + f"{got['error']} | | | |")
-            continue
-        lines.append(head + f"{got['prefill_tokens_per_second']:.0f} | "
-                     f"{100 * got['compress_seconds'] / got['first_token_seconds']:.2f} % | "
-                     f"{got['decode_tokens_per_second']:.1f} | {100 * got['bandwidth_fraction']:.1f} % |")
+    lines += ["", "| model | policy | prompt | prompt tokens/s | of the products | compression | steps tokens/s | "
+              "of the copies |", "|---|---|---|---|---|---|---|---|"]
+    lines += [cell_row(cell, peak) for cell in report["cells"]]
     lines += ["", "| target | what | wanted | value | verdict |", "|---|---|---|---|---|"]
     lines += [f"| {row['id']} | {row['what']} | {row['target']} | {row['value']} | {row['verdict']} |"
               for row in report["targets"]]
-    lines += operation_rows(report) + peer_rows(report)
+    lines += gpu_ladder.table_rows(report.get("ladder")) + operation_rows(report) + peer_rows(report)
     return "\n".join(lines) + "\n"
 
 
 def write(report, path):
     report["clocks"]["after"] = clocks()
+    report["peak"] = gpu_targets.peak(report)
     report["targets"] = gpu_targets.judge({"operations": []} | report)
     with open(path, "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1)
@@ -255,6 +274,29 @@ def measure_unit(args, unit, clock, error, keep):
     return failed
 
 
+def ladder(args, models, made, later, clock):
+    """The longest prompts in fixed memory, of the model that takes seconds for them; None: there is none."""
+    model = gpu_ladder.model_for(models, args.small)
+    if model is None:
+        return None
+    climbs = gpu_ladder.Ladder(args.kvc, args.device, model, clock, args.small)
+    return gpu_ladder.measure(climbs, made.need(model, later) if clock.left() > 0 else "out of time")
+
+
+def single_ones(args, report, clock, climb):
+    """What is not of a model and a policy: single operations, PyTorch, which is no failure where it is not there, and
+    the longest prompts. The number of failures."""
+    report["operations"], report["operations_error"] = operations(args, clock)
+    failed = "out of time" not in (report["operations_error"] or "out of time")
+    write(report, args.out)
+    report["peers"], report["peers_error"] = peers(args, clock)
+    write(report, args.out)
+    report["ladder"] = climb()
+    error = (report["ladder"] or {}).get("error") or ""
+    write(report, args.out)
+    return failed + (error != "" and not any(words in error for words in gpu_cells.EXPECTED))
+
+
 def measure_all(args, report, clock):
     """Fills the report; the number of failures. Single operations come where the units end that targets ask for and
     that are short: most targets are about them."""
@@ -271,11 +313,7 @@ def measure_all(args, report, clock):
         turn = gpu_cells.first_long(units)
         for i in range(len(units) + 1):
             if i == turn:
-                report["operations"], report["operations_error"] = operations(args, clock)
-                failed += "out of time" not in (report["operations_error"] or "out of time")
-                write(report, args.out)
-                report["peers"], report["peers_error"] = peers(args, clock)  # no failure: not everybody has PyTorch
-                write(report, args.out)
+                failed += single_ones(args, report, clock, lambda: ladder(args, models, made, units[turn:], clock))
             if i == len(units):
                 break
             unit, later = units[i], units[i + 1:]

@@ -57,6 +57,15 @@ class Unit:
     repeat: int
 
 
+def flops_of_prompt(config, prompt):
+    """Of the products of its tokens with the layers' weights, and of causal attention over all that came before: as if
+    the model had neither experts nor windows."""
+    wide = config["n_heads"] * config["head_dim"]
+    narrow = config["n_kv_heads"] * config["head_dim"]
+    layer = config["hidden_size"] * (2 * wide + 2 * narrow + 3 * config["ffn_size"])
+    return config["n_layers"] * (2 * layer * prompt + 2 * wide * prompt * prompt)
+
+
 class Clock:
     """How much time there is, and what a cell will take: by its products and bytes at the rates that the last cell of
     its model and policy had, or else the last cell of all; before any at guessed ones."""
@@ -77,12 +86,9 @@ class Clock:
     def guess(unit, prompt):
         """(seconds of a prompt, of a step)."""
         config = unit.model.about["config"]
-        wide = config["n_heads"] * config["head_dim"]
         narrow = config["n_kv_heads"] * config["head_dim"]
-        layer = config["hidden_size"] * (2 * wide + 2 * narrow + 3 * config["ffn_size"])
-        flops = config["n_layers"] * (2 * layer * prompt + 2 * wide * prompt * prompt)
         n_bytes = unit.model.n_bytes + (4 * narrow * config["n_layers"] * prompt if unit.policy == FULL else 0)
-        return flops / GUESSED_FLOPS, n_bytes / GUESSED_BYTES
+        return flops_of_prompt(config, prompt) / GUESSED_FLOPS, n_bytes / GUESSED_BYTES
 
     @staticmethod
     def loading(unit):
@@ -148,9 +154,12 @@ def first_long(listed):
 
 
 def cell_of(unit, prompt, result):
+    """prompt_flops: None where nobody has counted them."""
     shape, weights = kind_of(unit.model)
+    config = unit.model.about["config"]
+    counted = not config.get("n_experts") and not config.get("sliding_window")
     return {"model": unit.model.name, "shape": shape, "weights": weights, "policy": unit.policy, "prompt": prompt,
-            "result": result}
+            "prompt_flops": flops_of_prompt(config, prompt) if counted else None, "result": result}
 
 
 def failed_cells(unit, error, prompts=None):

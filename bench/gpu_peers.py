@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What PyTorch takes for what the targets of the CUDA backend compare with: attention of ragged heads, attention of a
-prompt, and steps and compression as the research code on budgets of single heads formulates them. Written from the
+"""What PyTorch takes for what the targets of the CUDA backend compare with: the largest product, attention of ragged
+heads and of a prompt, and appending, steps and compression as the research code on budgets of single heads formulates
+them. Written from the
 descriptions of these, none of its code; every form is checked against plain attention before it is measured. One line
 a measurement; what fails says why, and the others go on.
 
@@ -18,6 +19,17 @@ import gpu_peers_model
 import gpu_torch
 
 WINDOW, POOL, FLOOR = 32, 7, 0.2  # rows that are looked at, scores that are pooled, the share every head has for sure
+
+
+# ---- what the device reaches in products ----
+
+
+def product(bench, dtype):
+    n = bench.sizes.product
+    rows, weights = (bench.normal(n, n).to(dtype) for _ in range(2))
+    out = bench.torch.empty_like(rows)
+    got = bench.timed(lambda: bench.torch.matmul(rows, weights.T, out=out), f"torch.matmul of {n} x {n} x {n}")
+    return dataclasses.replace(got, flops=2 * n**3)
 
 
 # ---- attention of ragged heads ----
@@ -51,6 +63,45 @@ def attend_padded(bench):
     sdpa = torch.nn.functional.scaled_dot_product_attention
     run, how = bench.graphed(lambda: [sdpa(q, k, v, attn_mask=mask) for k, v in layers])
     return bench.timed(run, f"SDPA over heads padded to {longest} entries, masked; {n} layers, {how}", n)
+
+
+# ---- entries are appended to flat caches ----
+
+
+class GrowingLayer:
+    """Of flat entries of ragged heads, the new one of every head behind all of them, into others where each head has
+    its new one at its own end: so nothing else copies the new ones, and one gather a tensor does it all."""
+
+    def __init__(self, bench, lengths, dtype):
+        self.torch, self.old, first = bench.torch, [], 0
+        places = []
+        for head, n in enumerate(lengths):
+            places += [*range(first, first + n), sum(lengths) + head]
+            first += n
+        for _ in range(2):  # keys, values: of bf16, moved as numbers of `dtype`
+            self.old.append(bench.normal(len(places), bench.sizes.head_dim).view(dtype))
+        self.new = [bench.torch.empty_like(x) for x in self.old]
+        self.places = bench.integers(places, bench.torch.int64)
+
+    def run(self):
+        for old, new in zip(self.old, self.new):
+            self.torch.index_select(old, 0, self.places, out=new)
+
+
+def append_research(bench):
+    """The faster of moving numbers as they are and four at once."""
+    lengths = gpu_torch.ragged_lengths(bench.sizes.appended)
+    n, best = bench.copies(8 * sum(lengths) * bench.sizes.head_dim), None
+    for dtype in (bench.torch.bfloat16, bench.torch.int64):
+        layers = [GrowingLayer(bench, lengths, dtype) for _ in range(n)]
+        run, how = bench.graphed(lambda layers=layers: [layer.run() for layer in layers])
+        what = (f"update_flatten_view as PyTorch has it, not the CUDA file of its authors: {sum(lengths)} flat entries "
+                f"and {len(lengths)} new ones, a gather for keys and one for values, indices made before, "
+                f"as {str(dtype).split('.')[-1]}; {n} layers, {how}")
+        got = bench.timed(run, what, n)
+        best = got if best is None or got.seconds < best.seconds else best
+        del layers, run
+    return best
 
 
 # ---- attention of a prompt ----
@@ -125,10 +176,13 @@ def peers(sizes, everything):
     """name -> what measures it."""
     ragged, prompt = f"attend ragged 1 of {sizes.ragged}", f"attend prompt {sizes.prompt}"
     table = {
+        f"product {sizes.product} bf16": lambda bench: product(bench, bench.torch.bfloat16),
+        f"product {sizes.product} f16": lambda bench: product(bench, bench.torch.float16),
         ragged: attend_ragged,
         f"{ragged}, padded": attend_padded,
         prompt: lambda bench: attend_prompt(bench, "FLASH_ATTENTION"),
         f"{prompt}, cuDNN": lambda bench: attend_prompt(bench, "CUDNN_ATTENTION"),
+        f"append research {sizes.appended}": append_research,
         f"compress research {sizes.compressed}": compress_research,
         f"step research {sizes.name}": gpu_peers_model.research,
     }

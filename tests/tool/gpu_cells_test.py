@@ -16,6 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import gpu_blas  # noqa: E402
 import gpu_cells  # noqa: E402
+import gpu_ladder  # noqa: E402
 import gpu_targets  # noqa: E402
 import gpu_tests  # noqa: E402
 import shapes  # noqa: E402
@@ -26,10 +27,13 @@ RESULT = {"decode_tokens_per_second": 260.0, "bandwidth_fraction": 0.9, "step_se
           "step_seconds_p99": 0.0041, "prefill_seconds": 0.2, "prefill_tokens_per_second": 1e4,
           "compress_seconds": 0.001, "first_token_seconds": 0.3, "step_seconds_mean": 0.0}
 
-# Stands in for kvc, shape_model and device_bench: a prompt of N tokens takes N milliseconds, one of 13 fails.
+# Stands in for kvc, shape_model and device_bench: a prompt of N tokens takes N milliseconds, one of 13 fails. Of
+# memory it takes 1,000,000 bytes and 600 a token, with a budget 100.
 PROGRAM = """#!/usr/bin/env python3
 import json, os, sys, time
 name, args = os.path.basename(sys.argv[0]), sys.argv[1:]
+option = lambda name: args[args.index(name) + 1]
+need = lambda tokens: 1000000 + int(tokens) * (600 if option("--policy") == "full" else 100)
 if name == "shape_model" and args == ["--list"]:
     shape = dict(layers=32, hidden=4096, feed_forward=16, heads=2, kv_heads=1, head_size=8, vocabulary=512, theta=1e4)
     kinds = dict(bf16=2000, int8=1000, int4=500)
@@ -43,8 +47,12 @@ elif args[0] == "--version":
     sys.exit(os.environ.get("FAKE_VERSION", 0))
 elif args[0] == "devices":
     print('[{"name":"cuda","summary":"one","available":true,"description":"NVIDIA H200","bytes_per_second":4e12}]')
+elif args[0] == "plan":
+    print(json.dumps({"total_bytes_peak": need(option("--context"))}))
 else:
     for prompt in args[args.index("--prompt") + 1].split(","):
+        if "--memory-limit" in args and need(prompt) > int(option("--memory-limit")) + TOLERANCE:
+            sys.exit("kvc: cannot process the prompt: activations need more bytes (MEMORY)")
         time.sleep(int(prompt) / SLOWNESS)
         if prompt == "13":
             sys.exit("kvc: no memory")
@@ -70,9 +78,11 @@ def cells(units):
     return [(unit.model.path, unit.policy, prompt) for unit in units for prompt in unit.prompts]
 
 
-def write_program(path, slowness=1000):
+def write_program(path, slowness=1000, tolerance=0):
+    """tolerance: bytes beyond a limit that are not refused."""
     with open(path, "w", encoding="utf-8") as file:
-        file.write(PROGRAM.replace("SLOWNESS", str(slowness)).replace("RESULT", repr(RESULT)))
+        file.write(PROGRAM.replace("SLOWNESS", str(slowness)).replace("RESULT", repr(RESULT)).replace(
+            "TOLERANCE", str(tolerance)))
     os.chmod(path, 0o755)
 
 
@@ -92,7 +102,8 @@ class Order(unittest.TestCase):
         self.assertEqual(len(cells(units[:turn])), 7)
         done = [gpu_cells.cell_of(unit, prompt, RESULT) for unit in units[:turn + 2] for prompt in unit.prompts]
         rows = gpu_targets.judge({"device": {"description": "H200"}, "cells": done,
-                                  "operations": [{"operation": gpu_targets.COMPRESS, "seconds": 1e-5}]})
+                                  "operations": [{"operation": gpu_targets.COMPRESS, "seconds": 1e-5},
+                                                 {"operation": "product 1", "seconds": 1, "flops": 1}]})
         judged = {row["id"] for row in rows if row["verdict"] != "not measured"}
         self.assertTrue({"T9a", "T9b8", "T9b4", "T9c", "T10", "T12", "T13", "T15a"} <= judged, judged)
 
@@ -140,6 +151,59 @@ class Deadline(unittest.TestCase):
         (prompt, error), = self.measure([9000], minutes=3.0 / 60)
         self.assertEqual(prompt, 9000)
         self.assertRegex(error, r"^stopped after \d s: out of time$")
+
+
+class LongestPrompts(unittest.TestCase):
+    """gpu_ladder.py with the stand-in."""
+
+    def climb(self, minutes=None, tolerance=0, slowness=1e6, script=None):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        kvc = os.path.join(folder, "kvc")
+        write_program(kvc, slowness, tolerance)
+        if script is not None:
+            with open(kvc, "w", encoding="ascii") as file:
+                file.write(f"#!/bin/sh\n{script}\n")
+        return gpu_ladder.measure(gpu_ladder.Ladder(kvc, "cpu", one(), gpu_cells.Clock(minutes)))
+
+    def test_both_run_under_the_limit_and_longer_ones_are_refused(self):
+        found = self.climb()
+        self.assertIsNone(found["error"])
+        self.assertEqual((found["shape"], found["limit"]), ("1B", 1000000 + 600 * gpu_ladder.PROMPT))
+        full, budget = found["rows"]
+        self.assertEqual((full["policy"], full["tokens"]), ("full", gpu_ladder.PROMPT))
+        self.assertEqual(budget["policy"], BUDGET)
+        self.assertAlmostEqual(budget["tokens"], 6 * gpu_ladder.PROMPT, delta=0.0021 * 6 * gpu_ladder.PROMPT)
+        self.assertLessEqual(budget["tokens"], 6 * gpu_ladder.PROMPT)
+        for row in found["rows"]:
+            self.assertAlmostEqual(row["refused"] / row["tokens"], 1.05, places=3)
+
+    def test_what_is_not_as_planned_is_an_error(self):
+        found = self.climb(tolerance=10**8)
+        self.assertEqual(found["error"], "a prompt of 17204 tokens by full has room too, for which the plan has none")
+        found = self.climb(tolerance=-1000)
+        self.assertRegex(found["error"], r"^a prompt of 16384 tokens by full, for which the plan has room: .*\(MEMORY\)$")
+        self.assertEqual(found["rows"], [])
+
+    def test_another_failure_is_no_refusal(self):
+        plan = 'test $1 = plan && { echo "{\\"total_bytes_peak\\": $((${10} * 10))}"; exit; }'
+        found = self.climb(script=plan + "; echo '{\"prefill_seconds\": 1}'; "
+                           "echo kvc: the device is lost >&2; exit 1")
+        self.assertEqual(found["error"], "a prompt of 17204 tokens by full: kvc: the device is lost")
+        self.assertEqual(self.climb(script="echo kvc: no device >&2; exit 1")["error"], "kvc: no device")
+        self.assertEqual(self.climb(script="echo '{}'")["error"], "'total_bytes_peak'")
+
+    def test_time(self):
+        self.assertEqual(self.climb(minutes=0)["error"], "out of time")
+        self.assertEqual(self.climb(minutes=0.05)["error"], "out of time")  # plans alone are guessed to take more
+        with mock.patch.object(gpu_ladder.Ladder, "seconds", lambda *_: 0):
+            found = self.climb(minutes=0.05, slowness=1000)
+        self.assertRegex(found["error"], r"^kvc bench, stopped after \d+ s: out of time$")
+
+    def test_the_model_is_the_one_that_takes_seconds(self):
+        self.assertEqual(gpu_ladder.model_for([eight(), one()], False).path, "1b-bf16")
+        self.assertIsNone(gpu_ladder.model_for([eight()], False))
+        self.assertEqual(gpu_ladder.model_for([eight()], True).path, "8b-bf16")
 
 
 class Estimates(unittest.TestCase):
@@ -253,7 +317,8 @@ class FromAnArchive(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.tree)
         shutil.copy(os.path.join(ROOT, "dev"), self.tree)
         os.mkdir(os.path.join(self.tree, "bench"))
-        for name in ("gpu.bash", "gpu.py", "gpu_blas.py", "gpu_cells.py", "gpu_targets.py", "gpu_tests.py"):
+        for name in ("gpu.bash", "gpu.py", "gpu_blas.py", "gpu_cells.py", "gpu_ladder.py", "gpu_targets.py",
+                     "gpu_tests.py"):
             shutil.copy(os.path.join(ROOT, "bench", name), os.path.join(self.tree, "bench"))
 
     def pack(self, *tests):
@@ -296,6 +361,8 @@ class FromAnArchive(unittest.TestCase):
                          {"8b-bf16.kvc", "8b-int8.kvc", "8b-int4.kvc", "1b-bf16.kvc"})
         self.assertEqual({c["result"].get("error") for c in report["cells"]}, {None})
         self.assertEqual(len(report["operations"]), 1)
+        self.assertEqual((report["ladder"]["error"], len(report["ladder"]["rows"])), (None, 2))
+        self.assertEqual(next(row["verdict"] for row in report["targets"] if row["id"] == "T19"), "met")
         self.assertEqual([name for name in os.listdir(self.tree) if name.startswith("kvc-gpu-")], [])
         self.assertEqual(self.dev("--from", "gpu.tar.xz", "--minutes", "5", "--shapes", "1b:int4").returncode, 0)
         self.assertEqual({c["model"] for c in json.loads(self.read("gpu.json"))["cells"]}, {"1b-int4.kvc"})

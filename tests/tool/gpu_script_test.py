@@ -15,14 +15,16 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import gpu  # noqa: E402
 import gpu_cells  # noqa: E402
+import gpu_ladder  # noqa: E402
 import gpu_peers  # noqa: E402
 import gpu_peers_model  # noqa: E402
 import gpu_targets  # noqa: E402
 import gpu_torch  # noqa: E402
 
 KVC = None  # the program, from the command line
-PEERS = ["attend ragged 1 of 128", "attend ragged 1 of 128, padded", "attend prompt 64", "attend prompt 64, cuDNN",
-         "compress research 256", "step research small"]  # of --small
+PEERS = ["product 64 bf16", "product 64 f16", "attend ragged 1 of 128", "attend ragged 1 of 128, padded",
+         "attend prompt 64", "attend prompt 64, cuDNN", "append research 64", "compress research 256",
+         "step research small"]  # of --small
 COMPRESS = gpu_targets.COMPRESS
 COPIED = 2 * (128 << 20) / 1e-3  # bytes both ways in the millisecond that a copy takes on the emulated device
 
@@ -30,13 +32,13 @@ COPIED = 2 * (128 << 20) / 1e-3  # bytes both ways in the millisecond that a cop
 def cell(shape="8B", weights="bf16", policy=gpu_targets.BUDGET, prompt=4096, **result):
     good = {"decode_tokens_per_second": 260.0, "bandwidth_fraction": 0.9, "step_seconds_median": 0.004,
             "step_seconds_p99": 0.0041, "prefill_seconds": 0.2, "compress_seconds": 0.001, "first_token_seconds": 0.3}
-    about = {"model": "m", "shape": shape, "weights": weights, "policy": policy, "prompt": prompt}
+    about = {"model": "m", "shape": shape, "weights": weights, "policy": policy, "prompt": prompt, "prompt_flops": 1e14}
     return about | {"result": good | result}
 
 
-def verdicts(*cells, operations=(), peers=(), device="NVIDIA H200, 132 multiprocessors"):
+def verdicts(*cells, operations=(), peers=(), ladder=None, device="NVIDIA H200, 132 multiprocessors"):
     rows = gpu_targets.judge({"device": {"description": device}, "cells": list(cells), "operations": list(operations),
-                              "peers": list(peers)})
+                              "peers": list(peers), "ladder": ladder})
     return {row["id"]: row["verdict"] for row in rows}, {row["id"]: row["value"] for row in rows}
 
 
@@ -66,8 +68,6 @@ class Targets(unittest.TestCase):
         self.assertEqual(verdicts(near)[0]["T10"], "not measured")
         self.assertEqual(verdicts(near)[0]["T12"], "met")
         self.assertEqual(verdicts(cell(step_seconds_p99=0.005))[0]["T12"], "missed")
-        self.assertEqual(verdicts(cell(policy="full", prompt=8192))[0]["T13"], "met")
-        self.assertEqual(verdicts(cell(policy="full", prompt=8192, prefill_seconds=0.28))[0]["T13"], "missed")
         both, layer = (cell(prompt=8192), cell("1B", prompt=8192, first_token_seconds=0.1)), [operation(COMPRESS, 5e-5)]
         self.assertEqual(verdicts(*both, operations=layer)[0]["T15a"], "met")
         self.assertEqual(verdicts(*both, operations=layer)[1]["T15a"], "8B 0.53 %, 1B 0.80 %")
@@ -81,6 +81,110 @@ class Targets(unittest.TestCase):
 
     def test_a_cell_that_failed_is_none(self):
         self.assertEqual(verdicts(cell() | {"result": {"error": "no memory"}})[0]["T9a"], "not measured")
+
+
+class Products(unittest.TestCase):
+    """The peak of a run, and prompts beside it."""
+
+    OURS = {"operation": "product 8192 x 8192 bf16, rows 8192", "seconds": 2e-3, "flops": 1.4e12, "bytes": 1}
+    THEIRS = [{"peer": "product 8192 bf16", "seconds": 2e-3, "flops": 1.5e12, "library": "PyTorch 2"},
+              {"peer": "product 8192 f16", "error": "no memory", "library": "PyTorch 2"},
+              {"peer": "attend prompt 16384", "seconds": 1e-9, "flops": 0, "library": "PyTorch 2"}]
+
+    def test_the_peak_is_the_larger_one(self):
+        self.assertEqual(gpu_targets.peak({"operations": [self.OURS], "peers": self.THEIRS}),
+                         {"flops_per_second": 7.5e14, "of": "PyTorch 2, product 8192 bf16"})
+        other = {"operation": "layer bf16, rows 512", "seconds": 1e-9, "flops": 1e12}
+        self.assertEqual(gpu_targets.peak({"operations": [other, self.OURS]}),
+                         {"flops_per_second": 7e14, "of": "product 8192 x 8192 bf16, rows 8192"})
+        self.assertIsNone(gpu_targets.peak({"operations": [other], "peers": self.THEIRS[1:]}))
+
+    def expect(self, verdict, value, seconds, *operations):
+        full = cell(policy="full", prompt=8192, prefill_seconds=seconds)  # of 1e14 operations
+        found, values = verdicts(full, operations=operations)
+        self.assertEqual((found["T13"], values["T13"]), (verdict, value))
+
+    def test_a_prompt_is_held_to_its_time_and_to_the_peak(self):
+        self.expect("met", "0.200 s, 71 %", 0.2, self.OURS)
+        self.expect("missed", "0.280 s, 51 %", 0.28, self.OURS)
+        self.expect("missed", "0.240 s, 60 %", 0.24, self.OURS)
+        self.expect("not measured", "0.200 s, needs the rate of products", 0.2)
+        self.expect("missed", "0.280 s, needs the rate of products", 0.28)
+
+    def test_rows_of_prompts_say_their_share(self):
+        full = cell(policy="full", prompt=8192, prefill_tokens_per_second=4e4)
+        self.assertEqual(gpu.cell_row(full, {"flops_per_second": 1e15, "of": "x"}),
+                         "| m | full | 8192 | 40000 | 50.0 % | 0.33 % | 260.0 | 90.0 % |")
+        self.assertIn("| 40000 |  | 0.33 %", gpu.cell_row(full, None))
+        self.assertIn("| 40000 |  | 0.33 %", gpu.cell_row(full | {"prompt_flops": None}, {"flops_per_second": 1e15}))
+        self.assertEqual(gpu.cell_row(full | {"result": {"error": "no memory"}}, None),
+                         "| m | full | 8192 | no memory | | | | |")
+
+    def test_operations_of_a_prompt_are_those_of_the_specification(self):
+        """8B at 8k: 114e12 of products and 17.6e12 of attention. Nobody has counted experts and windows."""
+        config = {"n_heads": 32, "n_kv_heads": 8, "head_dim": 128, "hidden_size": 4096, "ffn_size": 14336,
+                  "n_layers": 32}
+        self.assertAlmostEqual(gpu_cells.flops_of_prompt(config, 8192) / 1e12, 114.3 + 17.6, delta=0.1)
+        for more, counted in (({}, True), ({"n_experts": 8}, False), ({"sliding_window": 4096}, False)):
+            model = gpu_cells.Model("m", 1, about={"config": config | more, "tensors": []})
+            flops = gpu_cells.cell_of(gpu_cells.Unit(model, "full", [], 1), 8192, {})["prompt_flops"]
+            self.assertEqual(flops is not None, counted)
+
+
+class Appending(unittest.TestCase):
+    def expect(self, verdict, value, plain, slides, *peers):
+        rows = [operation(f"attend 1 of 8 entries bf16, uniform{kind}, 32 layers", 32e-6 * took)
+                for kind, took in (("", plain), (", sliding", slides)) if took]
+        found, values = verdicts(operations=rows, peers=peers)
+        self.assertEqual((found["T8"], values["T8"]), (verdict, value))
+
+    def test_bounds(self):
+        copies = {"peer": "append research 4096", "seconds": 11e-6}
+        fails = copies | {"error": "no memory"}
+        lacks = "needs its comparator 'append research 4096'"
+        self.expect("met", "0.1 to 0.5 us, 23.9 to 110.0 times", 0.36, 0.46, copies)
+        self.expect("undecided", "0.4 to 4.4 us, 2.5 to 27.5 times", 4.0, 4.4, copies)
+        self.expect("undecided", "0.0 to 4.4 us, 2.5 times or more", 4.5, 4.4, copies)
+        self.expect("missed", "2.0 to 6.0 us, 1.8 to 5.5 times", 4.0, 6.0, copies)
+        self.expect("missed", "0.4 to 4.4 us, 0.5 to 5.0 times", 4.0, 4.4, copies | {"seconds": 2e-6})
+        self.expect("missed", f"2.0 to 6.0 us, {lacks}", 4.0, 6.0)
+        self.expect("not measured", f"0.4 to 4.4 us, {lacks}, which says: no memory", 4.0, 4.4, fails)
+        self.expect("not measured", "needs the operation 'attend 1 of 8 entries bf16, uniform'", 0, 6.0, copies)
+        self.expect("not measured", "needs the operation 'attend 1 of 8 entries bf16, uniform, sliding'", 4.0, 0)
+
+
+class LongestPrompts(unittest.TestCase):
+    LADDER = {"model": "1b-bf16.kvc", "shape": "1B", "predicted": 5.33, "limit": 3240957079, "error": None, "rows": [
+        {"policy": "full", "tokens": 16384, "refused": 17204, "seconds": 0.1},
+        {"policy": gpu_targets.BUDGET, "tokens": 93340, "refused": 98008, "seconds": 2}]}
+
+    def expect(self, verdict, value, **changes):
+        found, values = verdicts(ladder=self.LADDER | changes)
+        self.assertEqual((found["T19"], values["T19"]), (verdict, value))
+
+    def test_the_ratio_is_held_to_the_predicted_one(self):
+        self.expect("met", "5.70 times (93340 and 16384 tokens), predicted 5.33")
+        short = [self.LADDER["rows"][0], self.LADDER["rows"][1] | {"tokens": 81920}]
+        self.expect("missed", "5.00 times (81920 and 16384 tokens), predicted 5.33", rows=short)
+
+    def test_what_was_not_reached_is_no_success(self):
+        lacks = "needs the longest prompts of 1B"
+        self.expect("not measured", lacks, shape="8B")
+        self.expect("not measured", f"{lacks}, which says: out of time", error="out of time")
+        self.expect("not measured", lacks, rows=self.LADDER["rows"][:1])
+
+    def test_rows(self):
+        lines = gpu_ladder.table_rows(self.LADDER)
+        self.assertEqual(lines[1], "| longest prompt in 3.241 GB | tokens | prompt, s | refused |")
+        self.assertEqual(lines[3], "| 1b-bf16.kvc, full | 16384 | 0.100 | 17204 |")
+        self.assertEqual(gpu_ladder.table_rows(None), [])
+        self.assertEqual(gpu_ladder.table_rows(self.LADDER | {"rows": [], "error": "out of time"}),
+                         ["", "Longest prompts were not measured: out of time"])
+
+    def test_shapes_are_predicted_as_the_specification_does(self):
+        for heads, size, hidden, layers, ratio in ((8, 128, 4096, 32, 10.7), (8, 64, 2048, 16, 5.3)):
+            config = {"n_kv_heads": heads, "head_dim": size, "hidden_size": hidden, "n_layers": layers}
+            self.assertAlmostEqual(gpu_ladder.predicted(config), ratio, delta=0.05)
 
 
 def operation(name, seconds, share=0.5):
@@ -207,7 +311,22 @@ class Operations(unittest.TestCase):
         lines = gpu.operation_rows({"operations": [row]})
         self.assertEqual(lines[-1], "| layer x | 2000.0 | 2.00 | 500.0 | 25.0 % |")
         self.assertEqual(gpu.operation_rows({"operations": []}), [])
-        self.assertIn("no memory", gpu.operation_rows({"operations": [], "operations_error": "no memory"})[-1])
+        self.assertEqual(gpu.operation_rows({"operations": [], "operations_error": "no memory"}),
+                         ["", "Single operations were not measured: no memory"])
+        cut = gpu.operation_rows({"operations": [row], "operations_error": "out of time"})
+        self.assertEqual((cut[1], cut[-1]), ("Single operations were cut off: out of time", lines[-1]))
+
+    def test_a_program_that_does_not_end_has_what_it_wrote(self):
+        def said(script, seconds=None):
+            return gpu.lines_of(["sh", "-c", script], seconds)
+
+        lines = "echo noise; echo '{\"a\": 1}'; echo '{\"a\": 2}'; "
+        self.assertEqual(said(lines), ([{"a": 1}, {"a": 2}], None))
+        self.assertEqual(said(lines + "echo why >&2; exit 3"), ([{"a": 1}, {"a": 2}], "why"))
+        found, error = said(lines + "printf '{\"a\": 3'; exec sleep 20", 0.5)
+        self.assertEqual(found, [{"a": 1}, {"a": 2}])
+        self.assertRegex(error, "^stopped after .* s: out of time$")
+        self.assertEqual(gpu.lines_of(["/none"], None)[0], [])
 
 
 class PeerRows(unittest.TestCase):
@@ -217,6 +336,8 @@ class PeerRows(unittest.TestCase):
         self.assertEqual(gpu.peer_rows({"peers": rows}), ["", "| PyTorch 2 | us | of | what |", "|---|---|---|---|",
                                                           "| a | 2000.0 | 50 | b |", "| c | no memory | | |"])
         self.assertEqual(gpu.peer_rows({}), [])
+        cut = gpu.peer_rows({"peers": rows[:1], "peers_error": "out of time"})
+        self.assertEqual((cut[1], cut[-1]), ("PyTorch was cut off: out of time", "| a | 2000.0 | 50 | b |"))
         self.assertIn("not there", gpu.peer_rows({"peers": [], "peers_error": "PyTorch is not there"})[-1])
 
     def test_a_processor_has_no_time_for_them(self):
@@ -279,12 +400,13 @@ class Peers(unittest.TestCase):
         self.assertEqual([row["peer"] for row in rows], PEERS)
         for row in rows:
             self.assertEqual(row["library"], f"PyTorch {self.torch.__version__}")
-            if row["peer"].endswith("cuDNN"):  # there is none on a processor
+            if row["peer"].startswith("attend prompt") and "error" in row:  # no cuDNN on a processor, perhaps no flash
                 self.assertRegex(row["error"], r"^RuntimeError: No (viable backend|available kernel)")
                 continue
+            self.assertEqual(row["flops"], 2 * 64**3 if row["peer"].startswith("product") else 0)
             self.assertGreater(row["seconds"], 0, row)
             self.assertGreaterEqual(row["n"], 3)
-        self.assertIn("SDPA of one head after the other", rows[0]["what"])
+        self.assertIn("SDPA of one head after the other", rows[PEERS.index("attend ragged 1 of 128")]["what"])
         one = self.run_script("--small", "--device", "cpu", "--only", "padded").stdout
         self.assertEqual((one.count("\n"), one[:30]), (1, "attend ragged 1 of 128, padded"))
 
@@ -316,6 +438,18 @@ class Peers(unittest.TestCase):
         self.assertEqual(len(said), 2)
         for what in said:
             self.assertRegex(what, r"^wrong, .* from plain attention$")
+
+    def test_a_layer_grows_by_one_gather_a_tensor(self):
+        lengths, d = [3, 1, 0, 5], self.bench.sizes.head_dim
+        for dtype in (self.torch.bfloat16, self.torch.int64):
+            layer = gpu_peers.GrowingLayer(self.bench, lengths, dtype)
+            layer.run()
+            for old, new in zip(layer.old, layer.new):
+                old, new = (x.view(self.torch.bfloat16) for x in (old, new))
+                self.assertEqual(new.shape, (sum(lengths) + 4, d))
+                heads, entries = old[: sum(lengths)].split(lengths), old[sum(lengths) :]
+                grown = [part for head, entry in zip(heads, entries) for part in (head, entry[None])]
+                self.assertTrue(self.torch.equal(new, self.torch.cat(grown)))
 
     def test_flat_caches_grow_by_an_entry_a_head(self):
         lengths = [[3, 1, 2, 5, 1, 1, 2, 1], [1, 2, 5, 1, 1, 2, 1, 3]]
@@ -389,6 +523,8 @@ class OnADevice(unittest.TestCase):
             self.assertAlmostEqual(got["bandwidth_fraction"] / share, 1, places=9)
             self.assertGreaterEqual(got["step_seconds_p99"], got["step_seconds_median"])
         self.assertEqual({row["verdict"] for row in report["targets"]}, {"not measured"})
+        self.assertEqual(next(row for row in report["targets"] if row["id"] == "T19")["value"],
+                         "needs the longest prompts of 1B")
         self.check_peers(report, table)
         self.assertIsNone(report["operations_error"])
         kinds = {row["operation"].split(",")[0] for row in report["operations"]}
@@ -397,15 +533,36 @@ class OnADevice(unittest.TestCase):
                      "score 32 rows of 128 entries", "select 48 of 128 entries",
                      "select 64 of 512 entries", "store f16", "load int8", "step int4", "attend 16 of 64 entries bf16",
                      "attend 16 of 64 entries int8", "attend 16 of 64 entries int4", "attend 2 of 64 entries bf16",
-                     "attend 1 of 128 entries bf16", "attend 1 of 16 entries bf16", "sample greedy",
-                     "sample temperature 0.8"):
+                     "attend 1 of 128 entries bf16", "attend 1 of 16 entries bf16", "attend 1 of 4 entries bf16",
+                     "product 256 x 256 bf16", "sample greedy", "sample temperature 0.8"):
             self.assertIn(kind, kinds)
         self.assertEqual([row["operation"] for row in report["operations"] if "dropping" in row["operation"]],
                          ["attend 1 of 16 entries bf16, uniform, dropping, 2 layers"])
+        self.assertEqual([row["operation"] for row in report["operations"] if "sliding" in row["operation"]],
+                         ["attend 1 of 4 entries bf16, uniform, sliding, 2 layers"])
+        self.check_products_and_ladder(report, table)
         for row in report["operations"]:
             self.assertEqual(row["device"], "emu:0" if self.device == "emu" else self.device)
             self.assertIn(f"| {row['operation']} | ", table)
             self.assertGreater(row["bytes"], 0)
+
+    def check_products_and_ladder(self, report, table):
+        """The run's own peak; and the longest prompts, which ran and ended where the plan says."""
+        rates = [row["flops"] / row["seconds"] for row in report["operations"] + report["peers"]
+                 if row.get("operation", row.get("peer")).startswith("product ")]
+        self.assertEqual(report["peak"]["flops_per_second"], max(rates))
+        self.assertIn(f"TFLOP/s ({report['peak']['of']}).", table)
+        share = 100 * report["cells"][0]["prompt_flops"] / report["cells"][0]["result"]["prefill_seconds"] / max(rates)
+        self.assertIn(f" | {share:.1f} % | ", table)
+        found = report["ladder"]
+        self.assertIsNone(found["error"])
+        full, budget = found["rows"]
+        self.assertEqual((full["policy"], budget["policy"]), ("full", gpu_ladder.SMALL_BUDGET))
+        self.assertEqual(full["tokens"], gpu_ladder.SMALL_PROMPT)
+        self.assertGreater(budget["tokens"], full["tokens"])
+        for row in found["rows"]:
+            self.assertAlmostEqual(row["refused"] / row["tokens"], gpu_ladder.LONGER, places=2)
+            self.assertIn(f"| tiny.kvc, {row['policy']} | {row['tokens']} | ", table)
 
     def check_peers(self, report, table):
         """They are measured, or one line says why not."""
