@@ -1,5 +1,6 @@
-"""The longest prompt that a memory limit holds, by the full cache and by a budget: kvc plan says how long, and two
-prompts on the device whether it is so. The limit is what the plan says of a prompt by the full cache."""
+"""The longest prompt that a memory limit holds, by the full cache and by a budget: kvc plan says how long, and prompts
+on the device whether it is so, from that one up to the first that is refused. The limit is what the plan says of a
+prompt by the full cache."""
 
 import dataclasses
 import json
@@ -9,7 +10,7 @@ import gpu_cells
 
 PROMPT, SMALL_PROMPT = 16384, 256  # by the full cache; beyond 8,192 tokens activations between layers are f16, too
 SMALL_BUDGET = "snapkv:budget=64"
-LONGER = 1.05  # what has no room any more
+RUNG, RUNGS = 1.05, 5  # a prompt beside the one before it; how many are tried from the planned one on
 CLOSE = 0.998, 0.98  # of what a straight line through two plans promises: pages and chunks are whole
 BESIDE = 34  # tokens of a session beside its prompt, in kvc bench without steps
 PLANS = 4  # one for the limit, two for the line, mostly one on it
@@ -59,25 +60,25 @@ class Ladder:
             tokens = int(close * on_line)
             if tokens > 0 and self.need(policy, tokens) <= limit:
                 return tokens
-        raise Stopped(f"the plan has no room for {tokens} tokens by {policy}")
+        raise Stopped(f"{tokens} tokens by {policy} are still too many for the plan")
 
-    def holds(self, policy, limit, tokens):
-        """Runs it under the limit, and a longer one, which must be refused for want of memory: (seconds of the prompt,
-        tokens of the longer one)."""
-        longer = int(LONGER * tokens) + 1
+    def holds(self, policy, limit, planned):
+        """Runs prompts under the limit, from the planned one up to the first that is refused for want of memory."""
+        rungs = [int(planned * RUNG**i) for i in range(RUNGS)]
         _, lines, said = self.run("bench", "--policy", policy, "--memory-limit", limit, "--prompt",
-                                  f"{tokens},{longer}", "--gen", 0, "--repeat", 1)
+                                  ",".join(map(str, rungs)), "--gen", 0, "--repeat", 1)
         if not lines:
-            raise Stopped(f"a prompt of {tokens} tokens by {policy}, for which the plan has room: {said}")
-        if len(lines) > 1:
-            raise Stopped(f"a prompt of {longer} tokens by {policy} has room too, for which the plan has none")
+            raise Stopped(f"a prompt of {planned} tokens by {policy}, for which the plan has room: {said}")
+        if len(lines) == RUNGS:
+            raise Stopped(f"a prompt of {rungs[-1]} tokens by {policy} has room too, where the plan ends at {planned}")
         if "(MEMORY)" not in said:
-            raise Stopped(f"a prompt of {longer} tokens by {policy}: {said}")
-        return json.loads(lines[0])["prefill_seconds"], longer
+            raise Stopped(f"a prompt of {rungs[len(lines)]} tokens by {policy}: {said}")
+        return {"policy": policy, "planned": planned, "tokens": rungs[len(lines) - 1], "refused": rungs[len(lines)],
+                "seconds": json.loads(lines[-1])["prefill_seconds"]}
 
     def seconds(self, prompt, longest):
-        """About, for all of it: plans open the model too."""
-        unit = gpu_cells.Unit(self.model, gpu_cells.FULL, [], 1)
+        """About, for all of it: plans open the model too, and what is refused may be so behind most of its prompt."""
+        unit = gpu_cells.Unit(self.model, gpu_cells.FULL, [], 2)
         return (PLANS * self.clock.loading(unit) + self.clock.estimate(unit, prompt, 0, True) +
                 self.clock.estimate(unit, longest, 0, True))
 
@@ -90,8 +91,7 @@ class Ladder:
         report["limit"] = limit = self.need(gpu_cells.FULL, prompt)
         longest = {gpu_cells.FULL: prompt, budget: self.planned(budget, limit, about, int(1.2 * about))}
         for policy, tokens in longest.items():
-            seconds, refused = self.holds(policy, limit, tokens)
-            report["rows"].append({"policy": policy, "tokens": tokens, "refused": refused, "seconds": seconds})
+            report["rows"].append(self.holds(policy, limit, tokens))
 
 
 def predicted(config):
@@ -124,9 +124,9 @@ def table_rows(ladder):
         return []
     lines = []
     if ladder["rows"]:
-        lines += ["", f"| longest prompt in {ladder['limit'] / 1e9:.3f} GB | tokens | prompt, s | refused |",
-                  "|---|---|---|---|"]
+        lines += ["", f"| longest prompt in {ladder['limit'] / 1e9:.3f} GB | planned | ran | seconds | refused |",
+                  "|---|---|---|---|---|"]
     for row in ladder["rows"]:
-        lines.append(f"| {ladder['model']}, {row['policy']} | {row['tokens']} | {row['seconds']:.3f} | "
-                     f"{row['refused']} |")
+        lines.append(f"| {ladder['model']}, {row['policy']} | {row['planned']} | {row['tokens']} | "
+                     f"{row['seconds']:.3f} | {row['refused']} |")
     return lines + (["", f"Longest prompts were not measured: {ladder['error']}"] if ladder["error"] else [])

@@ -178,18 +178,24 @@ class LongestPrompts(unittest.TestCase):
         for row in found["rows"]:
             self.assertAlmostEqual(row["refused"] / row["tokens"], 1.05, places=3)
 
+    def test_where_the_plan_is_careful_longer_ones_are_tried(self):
+        full, budget = self.climb(tolerance=600 * 1000)["rows"]
+        self.assertEqual((full["planned"], full["tokens"], full["refused"]), (16384, 17203, 18063))
+        self.assertGreater(budget["tokens"], budget["planned"])
+
     def test_what_is_not_as_planned_is_an_error(self):
         found = self.climb(tolerance=10**8)
-        self.assertEqual(found["error"], "a prompt of 17204 tokens by full has room too, for which the plan has none")
+        self.assertEqual(found["error"], "a prompt of 19914 tokens by full has room too, where the plan ends at 16384")
         found = self.climb(tolerance=-1000)
-        self.assertRegex(found["error"], r"^a prompt of 16384 tokens by full, for which the plan has room: .*\(MEMORY\)$")
+        self.assertRegex(found["error"],
+                         r"^a prompt of 16384 tokens by full, for which the plan has room: .*\(MEMORY\)$")
         self.assertEqual(found["rows"], [])
 
     def test_another_failure_is_no_refusal(self):
         plan = 'test $1 = plan && { echo "{\\"total_bytes_peak\\": $((${10} * 10))}"; exit; }'
         found = self.climb(script=plan + "; echo '{\"prefill_seconds\": 1}'; "
                            "echo kvc: the device is lost >&2; exit 1")
-        self.assertEqual(found["error"], "a prompt of 17204 tokens by full: kvc: the device is lost")
+        self.assertEqual(found["error"], "a prompt of 17203 tokens by full: kvc: the device is lost")
         self.assertEqual(self.climb(script="echo kvc: no device >&2; exit 1")["error"], "kvc: no device")
         self.assertEqual(self.climb(script="echo '{}'")["error"], "'total_bytes_peak'")
 
