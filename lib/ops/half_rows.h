@@ -4,8 +4,8 @@
 namespace kvc {
 
 // f16 ends at 65504 and is coarse below 2^-14. Rows whose largest number is in [2^kLeast, 2^kMost) stay as
-// they are: what a number loses then is 2^-12 of it or 2^-23 of the largest. kMostShift: what has a row added
-// to it may be taken times it too (cuda/gemm_blas.cu).
+// they are: what a number loses then is 2^-11 of it at most, or 2^-23 of the largest. kMostShift: what has a
+// row added to it may be taken times it too (cuda/gemm_blas.cu).
 constexpr int kHalfRowLeast = -2, kHalfRowMost = 15, kHalfRowMostShift = 80;
 
 // The exponent of two that a row is taken times whose largest number is in [2^exponent, 2^(exponent + 1)).

@@ -3,8 +3,8 @@
 //
 // Each device has to keep the best of its own scores, exactly. Then of entries that one keeps and the other
 // does not, scores are no further apart than the two devices' scores of them, together, are: near ties, if
-// scores differ by no more than rounding explains. How much that is the processor says itself, with rows in
-// front of products, queries, keys and values rounded to f16 by the test.
+// scores differ by no more than rounding explains. How much that is the processor says itself, with rows
+// between layers, queries, keys, values and what attention gives rounded to f16 by the test.
 #include <algorithm>
 #include <numeric>
 
@@ -21,7 +21,7 @@ namespace {
 
 const char* const kPolicies[] = {"full", "snapkv:budget=48", "h2o:budget=48", "weightedkv:budget=48",
                                  "keydiff:budget=48"};
-constexpr size_t kPrompt = 200, kSteps = 8, kMostPolicies = sizeof kPolicies / sizeof *kPolicies;
+constexpr size_t kPrompt = 200, kSteps = 8, kNPolicies = sizeof kPolicies / sizeof *kPolicies;
 constexpr double kLogits = 1e-2;
 
 enum class Kind { kProcessor, kRoundedProcessor, kSpoiltProcessor, kGpu };
@@ -32,12 +32,13 @@ struct Choice {
   Protected always;
   std::vector<std::vector<float>> scores;  // [G] of all entries
 };
+using Choices = std::vector<Choice>;  // [L]
 
 // Remembers choices. Two kinds of processors are not what they were: one rounds, one scores 1 % up or down.
 class Looker final : public test::WatchedDevice {
  public:
   Looker(std::unique_ptr<Device> device, Kind kind) : WatchedDevice(std::move(device)), kind_(kind) {}
-  const std::vector<Choice>& choices() const { return choices_; }
+  const Choices& choices() const { return choices_; }  // of all sessions
 
   Status Select(Stream* s, const SelectArgs& a) override {
     std::vector<float> scores;
@@ -86,7 +87,7 @@ class Looker final : public test::WatchedDevice {
   }
 
   const Kind kind_;
-  std::vector<Choice> choices_;
+  Choices choices_;
 };
 
 // Of one choice: which candidates there are, the best first, as methods.md 1.7 orders them.
@@ -114,15 +115,24 @@ class Side {
   }
   const std::shared_ptr<const Model>& model() const { return model_; }
   Session& session(size_t policy) const { return *sessions_[policy]; }
-  // In a layer; policy 0 keeps all and chooses nothing.
-  const Choice& choice(size_t policy, int32_t layer) const {
-    return device_->choices()[static_cast<size_t>(layer) * (kMostPolicies - 1) + policy - 1];
+  // Behind the prompt; policy 0 keeps all and chooses nothing.
+  Choices ChoicesOf(size_t policy) const {
+    Choices chosen;
+    for (size_t layer = 0; layer < NLayers(); ++layer)
+      chosen.push_back(device_->choices()[layer * (kNPolicies - 1) + policy - 1]);
+    return chosen;
+  }
+  // Of the session that chose last.
+  Choices NewestChoices() const {
+    const Choices& all = device_->choices();
+    return {all.end() - static_cast<std::ptrdiff_t>(NLayers()), all.end()};
   }
   void ExpectTheBest(size_t policy) const {
     const ModelConfig& config = model_->config();
+    const Choices choices = ChoicesOf(policy);
     for (int32_t i = 0; i < config.n_layers * config.n_kv_heads; ++i) {
       const int32_t layer = i / config.n_kv_heads, g = i % config.n_kv_heads;
-      const Choice& c = choice(policy, layer);
+      const Choice& c = choices[static_cast<size_t>(layer)];
       ASSERT_EQ(c.layer, layer);
       std::vector<int32_t> kept, best = Ranked(c, static_cast<size_t>(g));
       best.resize(static_cast<size_t>(c.count));
@@ -135,6 +145,7 @@ class Side {
   }
 
  private:
+  size_t NLayers() const { return static_cast<size_t>(model_->config().n_layers); }
   std::shared_ptr<const Model> Open(Kind kind) {
     static const test::TempFolder folder;
     static const std::string path = [] {
@@ -176,12 +187,11 @@ Kept KeptOf(const Choice& c, size_t g) {
   return {{order.begin(), end}, {end, order.end()}, std::fabs(c.scores[g][static_cast<size_t>(*(end - 1))])};
 }
 
-// Calls visit(layer's choice on both sides, KV head) for all heads.
+// Calls visit(a layer's choice on both sides, KV head) for all heads.
 template <typename Visit>
-void ForHeads(const Side& a, const Side& b, size_t policy, Visit&& visit) {
-  for (int32_t layer = 0; layer < a.model()->config().n_layers; ++layer) {
-    const Choice& of_a = a.choice(policy, layer);
-    for (size_t g = 0; g < of_a.scores.size(); ++g) visit(of_a, b.choice(policy, layer), g);
+void ForHeads(const Choices& a, const Choices& b, Visit&& visit) {
+  for (size_t layer = 0; layer < a.size(); ++layer) {
+    for (size_t g = 0; g < a[layer].scores.size(); ++g) visit(a[layer], b[layer], g);
   }
 }
 
@@ -189,14 +199,15 @@ void ForHeads(const Side& a, const Side& b, size_t policy, Visit&& visit) {
 struct Distance {
   double rms = 0, most = 0;
 };
-Distance DistanceOf(const Side& from, const Side& to, size_t policy) {
+Distance DistanceOf(const Choices& from, const Choices& to) {
   Distance d;
   double squares = 0, n = 0;
-  ForHeads(from, to, policy, [&](const Choice& a, const Choice& b, size_t g) {
+  ForHeads(from, to, [&](const Choice& a, const Choice& b, size_t g) {
     const double edge = KeptOf(a, g).edge;
-    for (const int32_t e : Ranked(a, g)) {
-      const double x = a.scores[g][static_cast<size_t>(e)], y = b.scores[g][static_cast<size_t>(e)],
-                   share = std::fabs(x - y) / std::max(std::fabs(x), edge);
+    for (size_t e = 0; e < a.scores[g].size(); ++e) {
+      const double x = a.scores[g][e], y = b.scores[g][e];
+      if (std::isinf(x)) continue;  // it stays whatever others have
+      const double share = std::fabs(x - y) / std::max(std::fabs(x), edge);
       squares += share * share, ++n, d.most = std::max(d.most, share);
     }
   });
@@ -210,9 +221,9 @@ struct Exchange {
   int n = 0;
   double gap = 0;
 };
-Exchange ExchangeOf(const Side& from, const Side& to, size_t policy) {
+Exchange ExchangeOf(const Choices& from, const Choices& to) {
   Exchange x;
-  ForHeads(from, to, policy, [&](const Choice& a, const Choice& b, size_t g) {
+  ForHeads(from, to, [&](const Choice& a, const Choice& b, size_t g) {
     const Kept of_a = KeptOf(a, g), of_b = KeptOf(b, g);
     float best_lost = -INFINITY, worst_won = INFINITY;
     for (const int32_t e : of_b.best) {
@@ -235,17 +246,18 @@ constexpr double kRms = 2.5, kMost = 4;
 bool IsRounding(const Distance& found, const Distance& rounded) {
   return found.rms <= kRms * rounded.rms && found.most <= kMost * rounded.most;
 }
+std::string TextOf(const Distance& d) { return Format("%.2g, at most %.2g", d.rms, d.most); }
 
 // The largest of a test, in its report (--gtest_output=json:FILE).
 struct Figures {
   int others = 0;
-  double gap = 0, rms = 0, most = 0, logits = 0, logits_of_same = 0, logits_of_own = 0;
+  double gap = 0, rms = 0, most = 0, steps = 0, logits = 0, logits_of_same = 0, logits_of_own = 0;
   void Record() const {
     const auto say = [](const char* name, double x) {
       testing::Test::RecordProperty(name, Format("%.2g", x));
     };
-    say("others", others), say("gap", gap), say("rms", rms), say("most", most), say("logits", logits);
-    say("logits_of_same", logits_of_same), say("logits_of_own", logits_of_own);
+    say("others", others), say("gap", gap), say("rms", rms), say("most", most), say("steps", steps);
+    say("logits", logits), say("logits_of_same", logits_of_same), say("logits_of_own", logits_of_own);
   }
 };
 void Raise(double* largest, double x) { *largest = std::max(*largest, x); }
@@ -266,13 +278,15 @@ class GpuRounding : public testing::Test {
     Side exact(Kind::kProcessor), rounded(Kind::kRoundedProcessor), gpu(Kind::kGpu);
     for (Side* side : {&exact, &rounded, &gpu}) side->Read({text.data() + place, kPrompt});
     const auto next = text.begin() + static_cast<std::ptrdiff_t>(place + kPrompt);
-    for (size_t p = 0; p < kMostPolicies; ++p) {
+    for (size_t p = 0; p < kNPolicies; ++p) {
       SCOPED_TRACE(kPolicies[p]);
       const double apart = test::LargestDifference(exact.session(p), gpu.session(p));
       EXPECT_LE(apart, kLogits);
       Raise(&figures_.logits, apart);
-      if (p > 0) CompareScores(exact, rounded, gpu, p);
+      if (p > 0) CompareChoices(exact, gpu, p, RoundingOf(exact, rounded, p));
       GoOn(exact, gpu, p, {next, next + kSteps});
+      if (HasFatalFailure()) return;
+      if (p > 0) CompareMemories(exact, gpu, p, RoundingOf(exact, rounded, p));
     }
   }
   void TearDown() override { figures_.Record(); }
@@ -280,33 +294,44 @@ class GpuRounding : public testing::Test {
   Figures figures_;
 
  private:
-  void CompareScores(const Side& exact, const Side& rounded, const Side& gpu, size_t policy) {
+  static Distance RoundingOf(const Side& exact, const Side& rounded, size_t policy) {
+    return DistanceOf(exact.ChoicesOf(policy), rounded.ChoicesOf(policy));
+  }
+  void CompareChoices(const Side& exact, const Side& gpu, size_t policy, const Distance& rounded) {
     exact.ExpectTheBest(policy), gpu.ExpectTheBest(policy);
-    const Distance allowed = DistanceOf(exact, rounded, policy), found = DistanceOf(exact, gpu, policy);
-    EXPECT_TRUE(IsRounding(found, allowed)) << "scores: " << found.rms << ", at most " << found.most
-                                            << "; rounded: " << allowed.rms << ", " << allowed.most;
-    const Exchange exchange = ExchangeOf(exact, gpu, policy);
-    EXPECT_LE(exchange.gap, 2 * kMost * allowed.most);
+    const Choices of_exact = exact.ChoicesOf(policy), of_gpu = gpu.ChoicesOf(policy);
+    const Distance found = DistanceOf(of_exact, of_gpu);
+    EXPECT_TRUE(IsRounding(found, rounded)) << TextOf(found) << "; rounded: " << TextOf(rounded);
+    const Exchange exchange = ExchangeOf(of_exact, of_gpu);
+    EXPECT_LE(exchange.gap, 2 * kMost * rounded.most);
     figures_.others += exchange.n, Raise(&figures_.gap, exchange.gap);
-    Raise(&figures_.rms, found.rms / allowed.rms), Raise(&figures_.most, found.most / allowed.most);
+    Raise(&figures_.rms, found.rms / rounded.rms), Raise(&figures_.most, found.most / rounded.most);
   }
   // The processor goes on with what the GPU kept: it keeps the same from there on. What it would have kept
   // itself gives other logits.
   void GoOn(const Side& exact, const Side& gpu, size_t policy, const Tokens& tokens) {
     Session &there = gpu.session(policy), &own = exact.session(policy);
     const std::vector<uint8_t> bytes = test::SavedBytes(there);
-    const auto restored = Session::RestoreFrom(exact.model(), {bytes.data(), bytes.size()});
+    auto restored = Session::RestoreFrom(exact.model(), {bytes.data(), bytes.size()});
     ASSERT_TRUE(restored.ok()) << restored.status().message();
-    Session& here = *restored.value();
+    here_ = std::move(restored.value());
     for (const int32_t token : tokens) {
-      for (Session* s : {&here, &there, &own}) test::FeedTokens(*s, {token});
-      test::ExpectSameKept(here, there);
-      const double apart = test::LargestDifference(here, there);
+      for (Session* s : {here_.get(), &there, &own}) test::FeedTokens(*s, {token});
+      test::ExpectSameKept(*here_, there);
+      const double apart = test::LargestDifference(*here_, there);
       EXPECT_LE(apart, kLogits);
       Raise(&figures_.logits_of_same, apart);
       Raise(&figures_.logits_of_own, test::LargestDifference(own, there));
     }
   }
+  // What entries remember of the steps: methods choose by it once more.
+  void CompareMemories(const Side& exact, const Side& gpu, size_t policy, const Distance& rounded) {
+    for (Session* s : {here_.get(), &gpu.session(policy)}) ASSERT_TRUE(s->Recompress(40, nullptr).ok());
+    const Distance found = DistanceOf(exact.NewestChoices(), gpu.NewestChoices());
+    EXPECT_TRUE(IsRounding(found, rounded)) << TextOf(found) << "; rounded: " << TextOf(rounded);
+    Raise(&figures_.steps, found.rms / rounded.rms);
+  }
+  std::unique_ptr<Session> here_;
   test::KeptVariable device_{"KVC_TEST_DEVICE"}, isa_{"KVC_ISA"}, round_{"KVC_CUDA_ROUND"},
       rows_{"KVC_CUDA_FLOAT_ROWS"};
 };
@@ -344,10 +369,12 @@ TEST_F(GpuRounding, OnePercentIsNoRounding) {
   const Tokens text = Text();
   Side exact(Kind::kProcessor), rounded(Kind::kRoundedProcessor), spoilt(Kind::kSpoiltProcessor);
   for (Side* side : {&exact, &rounded, &spoilt}) side->Read({text.data(), kPrompt});
-  for (size_t p = 1; p < kMostPolicies; ++p) {
+  for (size_t p = 1; p < kNPolicies; ++p) {
     SCOPED_TRACE(kPolicies[p]);
     spoilt.ExpectTheBest(p);
-    EXPECT_FALSE(IsRounding(DistanceOf(exact, spoilt, p), DistanceOf(exact, rounded, p)));
+    const Choices of_exact = exact.ChoicesOf(p);
+    EXPECT_FALSE(
+        IsRounding(DistanceOf(of_exact, spoilt.ChoicesOf(p)), DistanceOf(of_exact, rounded.ChoicesOf(p))));
   }
 }
 
