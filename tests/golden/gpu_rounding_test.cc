@@ -19,8 +19,9 @@
 namespace kvc {
 namespace {
 
-const char* const kPolicies[] = {"full", "snapkv:budget=48", "h2o:budget=48", "weightedkv:budget=48",
-                                 "keydiff:budget=48"};
+const char* const kPolicies[] = {"full", "snapkv:budget=48", "keydiff:budget=48", "h2o:budget=48",
+                                 "weightedkv:budget=48"};
+constexpr size_t kRemembering = 3;  // from this one on entries remember the attention of steps
 constexpr size_t kPrompt = 200, kSteps = 8, kNPolicies = sizeof kPolicies / sizeof *kPolicies;
 constexpr double kLogits = 1e-2;
 
@@ -286,7 +287,7 @@ class GpuRounding : public testing::Test {
       if (p > 0) CompareChoices(exact, gpu, p, RoundingOf(exact, rounded, p));
       GoOn(exact, gpu, p, {next, next + kSteps});
       if (HasFatalFailure()) return;
-      if (p > 0) CompareMemories(exact, gpu, p, RoundingOf(exact, rounded, p));
+      if (p >= kRemembering) CompareMemories(exact, gpu, p, RoundingOf(exact, rounded, p));
     }
   }
   void TearDown() override { figures_.Record(); }
@@ -324,11 +325,12 @@ class GpuRounding : public testing::Test {
       Raise(&figures_.logits_of_own, test::LargestDifference(own, there));
     }
   }
-  // What entries remember of the steps: methods choose by it once more.
+  // What entries remember of the steps, which round less than prompts: methods choose by it once more.
   void CompareMemories(const Side& exact, const Side& gpu, size_t policy, const Distance& rounded) {
     for (Session* s : {here_.get(), &gpu.session(policy)}) ASSERT_TRUE(s->Recompress(40, nullptr).ok());
     const Distance found = DistanceOf(exact.NewestChoices(), gpu.NewestChoices());
-    EXPECT_TRUE(IsRounding(found, rounded)) << TextOf(found) << "; rounded: " << TextOf(rounded);
+    EXPECT_TRUE(found.rms < rounded.rms && found.most < rounded.most)
+        << TextOf(found) << "; rounded: " << TextOf(rounded);
     Raise(&figures_.steps, found.rms / rounded.rms);
   }
   std::unique_ptr<Session> here_;
