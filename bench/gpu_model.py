@@ -38,6 +38,7 @@ MODELS = {
 }
 # Bytes of a weight, with one scale of 16 bits for 32 columns where there are codes.
 WEIGHTS = {"bf16": 2.0, "int8": 1 + 2 / 32, "int4": 0.5 + 2 / 32}
+JOIN = 0.5  # of a gap: the last block of a head reads what the others wrote, from the second cache
 EFFICIENCY = 0.9  # of the bandwidth, in kernels that read weights or the cache
 KV = 2  # bytes of a number in the cache: f16
 PROMPT_ROWS = 1024  # of a chunk, whose layers have so many launches
@@ -52,7 +53,6 @@ def step_kernels(shape, weight, entries):
         ("gemv_row q, k, v", b * shape.hidden * (wide + 2 * kv)),
         ("step_append", 0),
         ("attend_step_mma", KV * 2 * kv * entries),
-        ("join_segments", 0),
         ("gemv_row output", b * wide * shape.hidden),
         ("gemv_row gate, up", b * 2 * shape.hidden * shape.feed_forward),
         ("gemv_row down", b * shape.feed_forward * shape.hidden),
@@ -63,8 +63,9 @@ def step_seconds(device, shape, weight, entries):
     """Of one token: all layers, the embedding, the last norm and the output head, sampling."""
     total = 2 * device.gap  # embedding, choice
     for name, moved in step_kernels(shape, weight, entries):
-        least = device.least if name.startswith("attend") else 0
-        total += shape.layers * (max(moved / (EFFICIENCY * device.bandwidth), least) + device.gap)
+        attends = name.startswith("attend")
+        gap = device.gap * (1 + JOIN if attends else 1)
+        total += shape.layers * (max(moved / (EFFICIENCY * device.bandwidth), attends * device.least) + gap)
     return total + WEIGHTS[weight] * shape.vocabulary * shape.hidden / (EFFICIENCY * device.bandwidth) + device.gap
 
 

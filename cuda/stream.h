@@ -54,7 +54,7 @@ class CudaStream final : public Stream {
   const LaunchTraits& traits() const { return traits_; }
 
  private:
-  // Launches, at most. Pieces are short against a step, which has seven launches a layer and more; the GPU
+  // Launches, at most. Pieces are short against a step, which has six launches a layer and more; the GPU
   // waits for the first one while the host makes it.
   size_t MostOfPiece() const {
     return static_cast<size_t>(piece_ == 0 ? traits_.tuning.first_piece : traits_.tuning.piece);

@@ -138,5 +138,32 @@ TEST_P(RacesTest, OfAtomicsWithWhatIsNone) {
   EXPECT_TRUE(Has(Run(blocks_add_and_read, 2, 64), "added to by block"));
 }
 
+// The last block of those that count finds what the others wrote in front of that, and nothing else.
+__global__ void last_reads(int32_t* x) {
+  __shared__ int32_t shared;
+  x[1 + blockIdx.x] = 1;
+  if (!IsLastOf(static_cast<int32_t>(gridDim.x), x, &shared) || ThreadOfBlock() != 0) return;
+  for (uint32_t b = 0; b < gridDim.x; ++b) x[32] += x[1 + b];
+}
+__global__ void last_reads_what_came_later(int32_t* x) {
+  __shared__ int32_t shared;
+  const bool last = IsLastOf(static_cast<int32_t>(gridDim.x), x, &shared);
+  x[1 + blockIdx.x] = 1;
+  __syncthreads();
+  for (uint32_t b = 0; last && ThreadOfBlock() == 0 && b < gridDim.x; ++b) x[32] += x[1 + b];
+}
+__global__ void blocks_count_apart(int32_t* x) {
+  __shared__ int32_t shared;
+  x[2 + blockIdx.x] = 1;
+  if (IsLastOf(2, x + blockIdx.x % 2, &shared) && ThreadOfBlock() == 0) x[32 + blockIdx.x] = x[2] + x[3];
+}
+TEST_P(RacesTest, OfBlocksThatCount) {
+  EXPECT_EQ("", Run(last_reads, 3, 1));
+  ASSERT_EQ(cudaSuccess, cudaMemsetAsync(memory_, 0, 1 << 14, nullptr));
+  EXPECT_TRUE(Has(Run(last_reads_what_came_later, 3, 1), "written by block"));
+  ASSERT_EQ(cudaSuccess, cudaMemsetAsync(memory_, 0, 1 << 14, nullptr));
+  EXPECT_TRUE(Has(Run(blocks_count_apart, 4, 1), "written by block"));
+}
+
 }  // namespace
 }  // namespace kvc::cuda
