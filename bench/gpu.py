@@ -39,10 +39,10 @@ def lines_of(command, seconds):
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")], error
 
 
-def run(command, seconds=None):
+def run(command, seconds=None, env=None):
     """(output, None), or (None, what it said last)."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds, env=env)
     except OSError as error:
         return None, str(error)
     except subprocess.TimeoutExpired:

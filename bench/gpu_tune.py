@@ -98,13 +98,10 @@ class Device:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(written(self.words, tuning))
             environment[VARIABLE] = path
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        except OSError as error:
-            raise Failed(str(error)) from error
-        if done.returncode != 0:
-            raise Failed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
-        return done.stdout
+        out, error = gpu.run(command, env=environment)
+        if error is not None:
+            raise Failed(error)
+        return out
 
     def usual(self):
         """What follows from the device."""
@@ -123,7 +120,7 @@ class Device:
             found |= {row["operation"]: row["seconds"] for row in map(json.loads, out.splitlines())}
         if knob.figures:
             prompt = 64 if self.args.small else LONG_PROMPT
-            steps, policy = (4, "snapkv:budget=32") if self.args.small else (64, "snapkv:budget=1024")
+            steps, policy = (4, "snapkv:budget=32") if self.args.small else (64, gpu_cells.BUDGET)
             out = json.loads(self.run([
                 self.args.kvc, "bench", self.model, "--device", self.args.device, "--trusted", "--policy", policy,
                 "--prompt", str(prompt), "--gen", str(steps), "--repeat", "1", "--json"], tuning).splitlines()[0])

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 
 #include "kvc/kvc.h"
 #include "lib/base/decimal.h"
 #include "lib/base/log.h"
 #include "lib/base/mapped_file.h"
+#include "lib/base/trim.h"
 
 namespace kvc::cuda {
 
@@ -36,12 +36,7 @@ struct Word {
 constexpr Word kWords[] = {
     {"device", &TunedDevice::device}, {"driver", &TunedDevice::driver}, {"library", &TunedDevice::library}};
 
-std::string_view Trimmed(std::string_view text) {
-  constexpr const char* kBlank = " \t\r";
-  const size_t first = text.find_first_not_of(kBlank);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
-}
+std::string_view Trimmed(std::string_view text) { return Trim(text, " \t\r"); }  // any end of lines
 
 class File {
  public:

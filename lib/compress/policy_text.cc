@@ -85,12 +85,6 @@ bool HasAuto(const Option& option) { return option.kind == OptionKind::kInt && o
 
 }  // namespace
 
-std::string_view Trim(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
-
 std::string Shown(std::string_view text) {
   constexpr size_t kMost = 40;
   std::string shown(text.substr(0, kMost));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/base/status.h"
+#include "lib/base/trim.h"
 #include "lib/compress/option.h"
 #include "lib/compress/policy.h"
 
@@ -13,7 +14,6 @@ namespace kvc {
 constexpr size_t kMaxPolicyText = 4096;
 constexpr double kMaxBudgetSlots = 16777216;  // 2^24, of budget=
 
-std::string_view Trim(std::string_view text);
 // For messages: at most 40 characters, what is not printable ASCII as '?'.
 std::string Shown(std::string_view text);
 // The name that needs the fewest edits, or the plain word for a symbol of the papers ("kappa" -> "kernel").

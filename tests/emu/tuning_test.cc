@@ -97,7 +97,7 @@ TEST(Tuning, WhatIsNone) {
       {kHead + std::string("piece = 4\0", 10), "f, line 4: piece is a whole number from 1 to 4096"}};
   for (const auto& [text, message] : cases) {
     Tuning t = TuningFor(90, 132);
-    const Status status = ReadTuning("" + text, "f", kDevice, &t);
+    const Status status = ReadTuning(text, "f", kDevice, &t);
     EXPECT_EQ(status.code(), Code::kInvalid) << text;
     EXPECT_EQ(status.message(), message);
     EXPECT_EQ(TextOf(t), TextOf(TuningFor(90, 132))) << text;
