@@ -145,8 +145,14 @@ KVC_DEVICE float WeightElement(const Part& w, int32_t cols, int32_t r, int32_t c
 }
 
 // What a group has beside its codes: a scale, or that and an offset.
+// A class for it, so that kernels that name it have no expression in their own names, which compilers write
+// differently.
 template <WeightType T>
-using GroupBits = std::conditional_t<HasOffsets(T), uint32_t, uint16_t>;
+struct GroupNumber {
+  using Bits = std::conditional_t<HasOffsets(T), uint32_t, uint16_t>;
+};
+template <WeightType T>
+using GroupBits = typename GroupNumber<T>::Bits;
 template <WeightType T>
 KVC_DEVICE GroupBits<T> BitsOfGroup(const Part& w, int64_t group) {
   return reinterpret_cast<const GroupBits<T>*>(w.scales)[group];

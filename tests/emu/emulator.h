@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <functional>
+#include <vector>
 
 namespace kvc::emu {
 
@@ -28,7 +29,8 @@ struct Options {
   int64_t refused_after = 0, refused_calls = 1;
   std::function<void(Call)> on_call;  // with every call of these kinds, before anything of it happens
 };
-// From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY in the environment; tests may change it.
+// From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY, KVC_EMU_CAPABILITY in the environment; tests may change
+// it.
 Options& GetOptions();
 
 // Calls of the host so far.
@@ -45,6 +47,9 @@ bool Admits(Call call);
 // The device is as after a kernel that failed, until it forgets that; tests of failures end with Recover.
 void Break();
 void Recover();
+
+// Kernels that a KernelLoader has made ready.
+std::vector<const void*> DescribedKernels();
 
 // The device whose context is the calling thread's, -1: it has none.
 int CurrentContext();
@@ -63,6 +68,8 @@ struct Started {
 // Queues the kernel, which was not refused, on its stream; it runs when somebody waits for what the stream
 // has done.
 cudaError_t Launch(const Started& started, cudaStream_t stream, std::function<void()> kernel);
+// The same with what runs all of its blocks, false: as RunGrid.
+cudaError_t Launch(cudaStream_t stream, std::function<bool()> grid);
 
 // False: a block cannot go on, threads race (races.h), or some of an early kernel have not waited.
 bool RunGrid(const Started& started, const std::function<void()>& kernel);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/emu/emulator.h"
+#include "tests/emu/ptx/program.h"
 #include "tests/support/heap_pause.h"
 
 namespace kvc::emu {
@@ -71,6 +72,11 @@ cudaError_t Issue(const Work& work, cudaStream_t stream) {
   auto params = std::make_shared<Params>();
   params->values = work.params;
   for (auto& value : params->values) params->pointers.push_back(value.data());
+  if (ptx::Library* library = ptx::TheLibrary()) {
+    ptx::Program* program = library->Find(ptx::NameOf(function));
+    const Started started{form.name, work.grid, work.block, work.shared, work.early};
+    return Launch(stream, [=] { return ptx::RunGrid(started, program, params->values); });
+  }
   return Launch({form.name, work.grid, work.block, work.shared, work.early}, stream,
                 [form, function, params] { form.call(function, params->pointers.data()); });
 }
@@ -91,6 +97,13 @@ bool Admits(Call call) {
   if (options.refused != call || options.refused_after-- > 0) return true;
   if (--options.refused_calls <= 0) options.refused = Call::kCount;
   return false;
+}
+
+std::vector<const void*> DescribedKernels() {
+  const std::lock_guard<std::mutex> lock(forms_mutex);
+  std::vector<const void*> all;
+  for (const auto& form : Forms()) all.push_back(form.first);
+  return all;
 }
 
 void Describe(const void* function, const KernelForm& form) {

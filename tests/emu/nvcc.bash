@@ -1,4 +1,4 @@
-# ./dev test --cuda and ./dev gpu read this file: NVIDIA's compiler, and what it makes of the CUDA backend.
+# ./dev test --cuda, --ptx and ./dev gpu read this file: NVIDIA's compiler, and what it makes of the CUDA backend.
 
 # nvcc is on the path, or where NVIDIA's packages put it, or comes from PyPI; continuous integration does without it
 # where it cannot be had.
@@ -45,4 +45,34 @@ test_cuda() {
   say "building build-cuda/"
   ninja -C build-cuda -j "$jobs" --quiet kvc_tool || fail "the build failed"
   python3 tests/emu/cuda_build_test.py build-cuda ${1:+"$1"}
+}
+
+# What runs every kernel, without tests that have kernels of their own.
+ptx_tests='^(ptx|blas|half_(layer|residual)|attend_(prompt|step)|device_(open|memory|parity)|(experts|method)_parity|'
+ptx_tests+='(gpu_)?rounding|row_halves|tuning|api_batch|golden_micro|cache_(attend|codebook|fork|kv_cache|read_pages)|'
+ptx_tests+='engine_(experts|mask_heads|observe|once|positions|query_head_sets|reobserve|reread|rest))'
+
+# run_ptx ARCH PATTERN: what nvcc made for this compute capability, executed by the emulator of PTX.
+run_ptx() {
+  say "tests on the kernels' PTX for compute capability ${1%?}.${1#?}"
+  only=(-R "$2")
+  KVC_TEST_DEVICE=emu KVC_EMU_CAPABILITY=$1 KVC_EMU_PTX_RAN=$root/build-emu/ptx_ran \
+    KVC_EMU_PTX=$root/build-cuda/cuda/CMakeFiles/kvc_ptx_$1.dir run_suite build-emu
+}
+
+# test_ptx [PATTERN]: tests of the emulated device whose kernels are what nvcc made of them.
+test_ptx() {
+  local pattern=${1:-$ptx_tests} status=0
+  need build test emu
+  need_nvcc
+  configure_preset cuda
+  say "compiling the kernels in build-cuda/"
+  ninja -C build-cuda -j "$jobs" --quiet kvc_ptx_80 kvc_ptx_90 || fail "the build failed"
+  configure_preset emu
+  build_for build-emu "$pattern"
+  rm -rf build-emu/ptx_ran && mkdir build-emu/ptx_ran
+  run_ptx 80 '^(ptx|attend_(prompt|step)|device_parity)' || status=1
+  run_ptx 90 "$pattern" || status=1
+  python3 tests/emu/ptx_ran.py build-emu/ptx_ran
+  return "$status"
 }

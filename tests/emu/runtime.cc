@@ -223,6 +223,7 @@ Options Read() {
   if (const char* order = std::getenv("KVC_EMU_ORDER")) o.order = std::atoi(order);
   if (const char* eager = std::getenv("KVC_EMU_EAGER")) o.eager = std::atoi(eager) != 0;
   if (const char* memory = std::getenv("KVC_EMU_MEMORY")) o.memory = std::atoll(memory);
+  if (const char* capability = std::getenv("KVC_EMU_CAPABILITY")) o.capability = std::atoi(capability);
   return o;
 }
 
@@ -254,12 +255,15 @@ bool Refuses(const char* name, dim3 grid, dim3 dim, size_t shared, size_t most_s
   return true;
 }
 
-cudaError_t Launch(const Started& started, cudaStream_t stream, std::function<void()> kernel) {
+cudaError_t Launch(cudaStream_t stream, std::function<bool()> grid) {
   const InContext call;
   if (stream != nullptr && stream->device != contexts.Device()) return cudaErrorInvalidResourceHandle;
-  return Enqueue(stream, [=] {
-    if (The().error == cudaSuccess && !RunGrid(started, kernel)) The().error = cudaErrorLaunchFailure;
+  return Enqueue(stream, [grid = std::move(grid)] {
+    if (The().error == cudaSuccess && !grid()) The().error = cudaErrorLaunchFailure;
   });
+}
+cudaError_t Launch(const Started& started, cudaStream_t stream, std::function<void()> kernel) {
+  return Launch(stream, [=] { return RunGrid(started, kernel); });
 }
 
 }  // namespace kvc::emu
