@@ -27,9 +27,10 @@ using kvc::bench::kModelShapes;
 using kvc::bench::ModelShape;
 
 constexpr const char* kUsage =
-    "usage: shape_model SHAPE TYPE OUT.kvc [--seed N]\n"
+    "usage: shape_model SHAPE TYPE OUT.kvc [--seed N] [--layers N] [--vocabulary N]\n"
     "       shape_model --list    the shapes as JSON, and the bytes that a file of each type takes\n"
-    "SHAPE: 0.5b, 1b, 8b, tiny. TYPE: bf16, int8, int4, q4_k.\n";
+    "SHAPE: 0.5b, 1b, 8b, tiny. TYPE: bf16, int8, int4, q4_k. --layers, --vocabulary: a smaller part of "
+    "it.\n";
 constexpr WeightType kTypes[] = {WeightType::kBf16, WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K};
 constexpr int32_t kGroup = 32;  // columns that share a scale of int8 and int4
 constexpr int64_t kPoolUnits =
@@ -254,16 +255,28 @@ int main(int argc, char** argv) {
     List();
     return 0;
   }
-  const bool seeded = argc == 6 && std::strcmp(argv[4], "--seed") == 0;
-  if (argc != 4 && !seeded) {
-    std::fputs(kUsage, stderr);
-    return 2;
+  uint64_t seed = 1;
+  int32_t layers = 0, vocabulary = 0;  // of the shape; 0: all
+  bool good = argc >= 4 && argc % 2 == 0;
+  for (int i = 4; good && i < argc; i += 2) {
+    if (std::strcmp(argv[i], "--seed") == 0) {
+      seed = std::strtoull(argv[i + 1], nullptr, 10);
+    } else if (std::strcmp(argv[i], "--layers") == 0 || std::strcmp(argv[i], "--vocabulary") == 0) {
+      const int32_t n = std::atoi(argv[i + 1]);
+      (argv[i][2] == 'l' ? layers : vocabulary) = n;
+      good = n > 0;
+    } else {
+      good = false;
+    }
   }
-  for (const ModelShape& shape : kModelShapes) {
+  for (ModelShape shape : kModelShapes) {
+    if (!good || std::strcmp(argv[1], shape.name) != 0) continue;
     for (const WeightType type : kTypes) {
-      if (std::strcmp(argv[1], shape.name) != 0 || std::strcmp(argv[2], kvc::InfoOf(type).name) != 0)
-        continue;
-      ShapeWriter(shape, type, seeded ? std::strtoull(argv[5], nullptr, 10) : 1).Write(argv[3]);
+      if (std::strcmp(argv[2], kvc::InfoOf(type).name) != 0) continue;
+      if (layers > shape.layers || vocabulary > shape.vocabulary) Fail("the shape has no more than that");
+      shape.layers = layers > 0 ? layers : shape.layers;
+      shape.vocabulary = vocabulary > 0 ? vocabulary : shape.vocabulary;
+      ShapeWriter(shape, type, seed).Write(argv[3]);
       return 0;
     }
   }

@@ -191,14 +191,11 @@ KVC_DEVICE void PutVectors(const Fetched<F>& fetched, Stage<F>* s) {
     const int r = RowOf<F::kVectorColumns>() + i * Operands<F>::kRowsOfW, c = ColumnOf<F::kVectorColumns>();
     if constexpr (F::T == WeightType::kF16) {
       StoreEight(&s->w.high[r][c], v);
-    } else {
+    } else if constexpr (F::kScaled) {
       KVC_UNROLL
       for (int j = 0; j < F::kVectorColumns; j += 8) {
-        float a[4], b[4];
-        UnpackFour<F::T>(v, j / 4, a);
-        UnpackFour<F::T>(v, j / 4 + 1, b);
-        StoreEight(&s->w.high[r][c + j], {ToHalfPair(a[0], a[1]), ToHalfPair(a[2], a[3]),
-                                          ToHalfPair(b[0], b[1]), ToHalfPair(b[2], b[3])});
+        const uint2 a = UnpackFourHalves<F::T>(v, j / 4), b = UnpackFourHalves<F::T>(v, j / 4 + 1);
+        StoreEight(&s->w.high[r][c + j], {a.x, a.y, b.x, b.y});
       }
     }
   }

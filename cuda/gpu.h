@@ -315,6 +315,24 @@ KVC_DEVICE uint32_t PickBytes(uint32_t a, uint32_t b) {
 #endif
 }
 
+// a * b + c of two numbers of f16 each, each sum rounded once.
+#if defined(__CUDACC__)
+KVC_DEVICE uint32_t MultiplyAddHalves(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t x;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(b), "r"(c));
+  return x;
+}
+#else
+KVC_DEVICE uint32_t MultiplyAddHalves(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t x = 0;
+  for (int i = 0; i < 32; i += 16) {
+    const auto half = [i](uint32_t pair) { return HalfBits(static_cast<uint16_t>(pair >> i)); };
+    x |= static_cast<uint32_t>(ToHalfBits(std::fma(half(a), half(b), half(c)))) << i;
+  }
+  return x;
+}
+#endif
+
 // Four numbers of 16 bits, and eight: as many bytes, aligned to them.
 #if defined(__CUDACC__)
 KVC_DEVICE void StoreFour(uint16_t* at, uint2 v) { *reinterpret_cast<uint2*>(at) = v; }

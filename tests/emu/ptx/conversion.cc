@@ -8,13 +8,13 @@
 namespace kvc::emu::ptx {
 namespace {
 
-#define KVC_PTX_COMPARED(M)                                                                      \
-  M("s16", int16_t)                                                                              \
-  M("s32", int32_t)                                                                              \
-  M("s64", int64_t)                                                                              \
-  M("u16", uint16_t)                                                                             \
-  M("u32", uint32_t) M("u64", uint64_t) M("b16", uint16_t) M("b32", uint32_t) M("b64", uint64_t) \
-      M("f32", float) M("f64", double)
+#define KVC_PTX_COMPARED(M) \
+  M("s16", int16_t)         \
+  M("s32", int32_t)         \
+  M("s64", int64_t)         \
+  M("u16", uint16_t)        \
+  M("u32", uint32_t)        \
+  M("u64", uint64_t) M("b16", uint16_t) M("b32", uint32_t) M("b64", uint64_t) M("f32", float) M("f64", double)
 
 // Names of comparisons of floats with a u behind them hold where one is no number.
 enum class Order : uint8_t { kEqual, kNot, kLess, kMost, kGreater, kLeast };
@@ -171,6 +171,25 @@ void ToHalf(Warp& w, const Instruction& i, uint32_t lanes) {
   });
 }
 
+// a * b + c of pairs of f16: products of theirs, and sums with a third, are exact in f64 but for what rounds
+// to nothing beside the rest.
+void FusedHalves(Warp& w, const Instruction& i, uint32_t lanes) {
+  uint32_t* const out = SlotOf<uint32_t>(w, i.args[0]);
+  const uint32_t* in[3];
+  for (size_t k = 0; k < 3; ++k) in[k] = SlotOf<uint32_t>(w, i.args[k + 1]);
+  ForLanes(lanes, [&](int l) {
+    uint32_t pair = 0;
+    for (int shift = 0; shift < 32; shift += 16) {
+      const auto half = [&](size_t k) {
+        return double{F16ToFloat(static_cast<uint16_t>(in[k][l] >> shift))};
+      };
+      const double sum = half(0) * half(1) + half(2);
+      pair |= uint32_t{FloatToF16(static_cast<float>(sum))} << shift;
+    }
+    out[l] = pair;
+  });
+}
+
 // ---- moves ----
 
 template <typename T>
@@ -219,6 +238,7 @@ Handler FindComparison(const Opcode& op) {
 }
 
 Handler FindConversion(const Opcode& op, Instruction* i) {
+  if (op.Is("fma") && op.Has("rn") && op.Type() == "f16x2" && op.parts.size() == 3) return FusedHalves;
   if (!op.Is("cvt") || op.Has("ftz") || op.Has("relu")) return nullptr;
   const std::string_view to = op.Type(1), from = op.Type();
   if (from == "f16" || from == "bf16")

@@ -87,6 +87,7 @@ class Decoder {
     ModuleSymbols(inside);
     Body(inside, "");
     Emit(Ending());
+    out_->work.resize(out_->code.size());
     for (const auto& jump : jumps_) {
       const auto label = labels_.find(jump.second);
       if (label == labels_.end()) Stop("no such label", jump.second);
@@ -203,6 +204,11 @@ class Decoder {
       } else if (text[at] == '}') {
         scopes_.pop_back();
         ++at;
+      } else if (text.substr(at, 4) == ".loc" &&
+                 kBlanks.find(text[at + 4]) != std::string_view::npos) {  // as long as its line
+        const size_t end = text.find('\n', at);
+        Location(Trimmed(text.substr(at + 4, end - at - 4)));
+        at = end;
       } else {
         const size_t end = text.find_first_of(";:", at);
         const std::string_view statement = text.substr(at, end - at);
@@ -229,9 +235,10 @@ class Decoder {
       i.guard = Operand(s.substr(1, end - 1), File::kPredicate);
       s = Trimmed(s.substr(end));
     }
-    i.line = Line();
+    i.line = Line(), i.source = source_, i.source_line = source_line_;
     const size_t end = std::min(s.find_first_of(kBlanks), s.size());
     const std::string_view name = s.substr(0, end), rest = Trimmed(s.substr(end));
+    i.name = name;
     Opcode op;
     for (size_t at = 0; at <= name.size();) {
       const size_t dot = std::min(name.find('.', at), name.size());
@@ -264,6 +271,19 @@ class Decoder {
     if (const Handler h = FindCopy(op, i)) return h;
     if (const Handler h = FindWarpOperation(op, i)) return h;
     return FindArithmetic(op);
+  }
+
+  // Of a file that is named at the end of the text, a line.
+  void Location(std::string_view s) {
+    const size_t blank = s.find(' ');
+    source_ = static_cast<int>(Number(s.substr(0, blank)));
+    source_line_ = static_cast<int>(Number(s.substr(blank + 1)));
+    std::string& path = out_->sources[source_];
+    if (!path.empty()) return;
+    const size_t named = file_.find(".file\t" + std::to_string(source_) + " \"");
+    if (named == std::string_view::npos) return;
+    const size_t first = file_.find('"', named) + 1;
+    path = std::string(file_.substr(first, file_.find('"', first) - first));
   }
 
   void Directive(std::string_view s) {
@@ -473,7 +493,7 @@ class Decoder {
   std::map<std::string, uint32_t> labels_;
   std::vector<std::pair<size_t, std::string>> jumps_;
   const char *line_ = nullptr, *counted_to_ = file_.data();
-  int n_lines_ = 1, n_calls_ = 0;
+  int n_lines_ = 1, n_calls_ = 0, source_ = 0, source_line_ = 0;
 };
 
 }  // namespace

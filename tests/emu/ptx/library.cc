@@ -32,13 +32,14 @@ std::string AsElsewhere(std::string_view mangled) {
   return name + std::string(mangled);
 }
 
-// Comments go, lines stay.
+// Comments go, lines stay; paths may have two strokes too.
 std::string WithoutComments(std::string text) {
-  for (size_t at = 0; (at = text.find("//", at)) != std::string::npos;) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    std::fill(text.begin() + static_cast<std::ptrdiff_t>(at), text.begin() + static_cast<std::ptrdiff_t>(end),
-              ' ');
-    at = end;
+  bool quoted = false, comment = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\n') quoted = comment = false;
+    if (text[i] == '"') quoted = !quoted;
+    comment = comment || (!quoted && text[i] == '/' && i + 1 < text.size() && text[i + 1] == '/');
+    if (comment) text[i] = ' ';
   }
   return text;
 }
@@ -89,16 +90,28 @@ Program* Library::Find(const std::string& mangled) {
 void Library::WriteWhatRan(const std::string& path) const {
   std::ofstream out(path);
   for (const auto& [name, program] : programs_) {
-    out << name << ' ' << program->code.size() << ' ';
-    for (const Instruction& i : program->code) out << (i.has_run ? '1' : '0');
-    out << '\n';
+    out << "kernel " << name << ' ' << program->launches << ' ' << program->blocks << '\n';
+    for (size_t i = 0; i < program->code.size(); ++i) {
+      const Instruction& code = program->code[i];
+      const Work& w = program->work[i];
+      const auto source = program->sources.find(code.source);
+      out << (code.name.empty() ? "end" : code.name) << ' '
+          << (source == program->sources.end() ? "-" : source->second) << ' ' << code.source_line << ' '
+          << w.issued << ' ' << w.lanes << ' ' << w.sectors << ' ' << w.least_sectors << ' ' << w.wavefronts
+          << ' ' << w.least_wavefronts << '\n';
+    }
   }
+}
+
+bool CountsTraffic() {
+  static const bool counts = std::getenv("KVC_EMU_PTX_RAN") != nullptr;
+  return counts;
 }
 
 Library* TheLibrary() {
   static const char* const folder = std::getenv("KVC_EMU_PTX");
   static Library* const library = folder == nullptr || *folder == 0 ? nullptr : new Library(folder);
-  static const bool writes = library != nullptr && std::getenv("KVC_EMU_PTX_RAN") != nullptr;
+  static const bool writes = library != nullptr && CountsTraffic();
   static const int at_exit = !writes ? 0 : std::atexit([] {
     library->WriteWhatRan(std::getenv("KVC_EMU_PTX_RAN") + std::string("/") + std::to_string(getpid()));
   });

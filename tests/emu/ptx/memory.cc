@@ -8,6 +8,10 @@ uint8_t* AddressOf(Warp& w, const Instruction& i, const Arg& base, int lane, boo
   const size_t at = size_t{base.slot} * kLanes + static_cast<size_t>(lane);
   const uint64_t value = base.file == File::k64 ? w.r64[at] : w.r32[at];
   const int64_t address = static_cast<int64_t>(value) + base.offset;
+  Trace& trace = w.traces[shared ? 1 : 0];
+  trace.lanes |= 1u << lane;
+  trace.bytes = bytes;
+  trace.at[static_cast<size_t>(lane)] = address;
   if (address % bytes != 0) {
     w.Fail(i, "an address that is not aligned");
     return nullptr;

@@ -50,8 +50,18 @@ struct Instruction {
   std::array<Arg, kMostArgs> args;
   int n_args = 0, n_results = 0;
   int mode = 0;  // the handler's own
-  int line = 0;
-  bool has_run = false;
+  int line = 0;  // of the text
+  int source = 0,
+      source_line = 0;  // where nvcc says that it comes from (-lineinfo): a file of Program::sources
+  std::string_view name;
+};
+
+// What warps did at an instruction. Sectors are of 32 bytes of device memory; a wavefront is what shared
+// memory gives at once, a word of four bytes from each of its 32 banks. least: by the bytes that were asked
+// for, each counted once.
+struct Work {
+  int64_t issued = 0, lanes = 0;
+  int64_t sectors = 0, least_sectors = 0, wavefronts = 0, least_wavefronts = 0;
 };
 
 // What a slot holds from the beginning. local: a place in the memory of each lane.
@@ -70,6 +80,9 @@ struct Warp;
 struct Program {
   std::string name;
   std::vector<Instruction> code;
+  std::vector<Work> work;  // of each of them
+  int64_t launches = 0, blocks = 0;
+  std::map<int, std::string> sources;
   std::vector<Constant> constants;
   uint32_t n32 = 0, n64 = 0, n_predicates = 0;
   std::vector<Special> specials;
@@ -95,6 +108,13 @@ struct BlockOfWarps {
   std::string fault;   // the first
 };
 
+// Where lanes went in one instruction.
+struct Trace {
+  uint32_t lanes = 0;
+  int64_t bytes = 0;  // of a lane
+  std::array<int64_t, kLanes> at{};
+};
+
 struct Warp {
   BlockOfWarps* block = nullptr;
   Program* program = nullptr;
@@ -104,6 +124,7 @@ struct Warp {
   std::array<uint32_t, kLanes> pc{}, carry{};
   uint32_t live = 0, done = 0, at_barrier = 0, at_meeting = 0;
   std::array<LaneCopies, kLanes> copies;
+  std::array<Trace, 2> traces;  // in device memory (and a lane's own), in shared memory
 
   void Fail(const Instruction& i, const char* what) {
     if (block->fault.empty()) block->fault = "line " + std::to_string(i.line) + ": " + what;
@@ -187,6 +208,9 @@ Handler FindWarpOperation(const Opcode& op, Instruction* i);
 // aligned.
 uint8_t* AddressOf(Warp& w, const Instruction& i, const Arg& base, int lane, bool shared, int64_t bytes);
 
+// What the traces say, which are empty then.
+void CountTraffic(Warp& w, Work* work);
+
 // All kernels of the .ptx files of a folder. Unknown: not there. Faults (no such file, an instruction that
 // nobody has taught it) end the program: this is one of tests.
 class Library {
@@ -194,8 +218,7 @@ class Library {
   explicit Library(const std::string& folder);
   // mangled: the name of a C++ compiler for the kernel, whose unnamed namespaces have another name here.
   Program* Find(const std::string& mangled);
-  // Of every kernel that was asked for a line: its name, how many instructions it has, and which of them have
-  // run, a digit each.
+  // Of every kernel that was asked for what it did, instruction by instruction (tests/emu/ptx_ran.py).
   void WriteWhatRan(const std::string& path) const;
 
  private:
@@ -211,6 +234,8 @@ class Library {
 // That of the folder that KVC_EMU_PTX names in the environment; null: it names none, and kernels are what the
 // C++ compiler made.
 Library* TheLibrary();
+// Whether KVC_EMU_PTX_RAN names a folder, so that sectors and wavefronts are counted.
+bool CountsTraffic();
 
 // Decodes one kernel. file: all of its text; [begin, end): from its name to the end of its body.
 std::unique_ptr<Program> Decode(std::string_view file, size_t begin, size_t end);

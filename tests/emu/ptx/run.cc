@@ -18,8 +18,13 @@ void SetPlace(Warp& w, uint32_t lanes, uint32_t pc) {
   ForLanes(lanes, [&](int l) { w.pc[static_cast<size_t>(l)] = pc; });
 }
 
-void RunInstruction(Warp& w, const Instruction& i, uint32_t lanes) {
-  if (lanes != 0) i.run(w, i, lanes);
+void RunInstruction(Warp& w, uint32_t pc, uint32_t lanes) {
+  const Instruction& i = w.program->code[pc];
+  if (lanes == 0) return;
+  i.run(w, i, lanes);
+  if ((w.traces[0].lanes | w.traces[1].lanes) == 0) return;
+  if (CountsTraffic()) CountTraffic(w, &w.program->work[pc]);
+  w.traces[0].lanes = w.traces[1].lanes = 0;
 }
 
 // The lanes of group, all at pc, up to where others stand or where they part or wait.
@@ -27,12 +32,12 @@ void RunGroup(Warp& w, uint32_t group, uint32_t pc, uint32_t others_at) {
   Program& p = *w.program;
   while (w.block->fault.empty()) {
     if (pc >= others_at) return SetPlace(w, group, pc);
-    Instruction& i = p.code[pc];
-    i.has_run = true;
+    const Instruction& i = p.code[pc];
     const uint32_t lanes = i.guard.slot == kNoSlot ? group : group & w.Predicate(i.guard);
+    p.work[pc].issued += 1, p.work[pc].lanes += __builtin_popcount(lanes);
     switch (i.kind) {
       case Kind::kPlain:
-        RunInstruction(w, i, lanes);
+        RunInstruction(w, pc, lanes);
         ++pc;
         break;
       case Kind::kBranch:
@@ -54,7 +59,7 @@ void RunGroup(Warp& w, uint32_t group, uint32_t pc, uint32_t others_at) {
         break;
       case Kind::kMeet:
         if (lanes == Alive(w)) {
-          RunInstruction(w, i, lanes);
+          RunInstruction(w, pc, lanes);
           ++pc;
           break;
         }
@@ -78,7 +83,7 @@ bool Meet(Warp& w) {
   if (!together) return false;
   const uint32_t lanes = w.at_meeting;
   w.at_meeting = 0;
-  RunInstruction(w, w.program->code[pc], lanes);
+  RunInstruction(w, pc, lanes);
   SetPlace(w, lanes, pc + 1);
   return true;
 }
@@ -223,6 +228,7 @@ bool RunGrid(const Started& started, Program* program,
   uint8_t* at =
       reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(shared.data()) + 15) & ~uintptr_t{15});
   const unsigned n = grid.x * grid.y * grid.z;
+  ++program->launches, program->blocks += n;
   unsigned stride = n / 2 + 1;
   while (std::gcd(stride, n) != 1) ++stride;
   const int order = GetOptions().order;
