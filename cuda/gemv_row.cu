@@ -18,6 +18,7 @@
 // beside others.
 #include <algorithm>
 
+#include "cuda/digits.h"
 #include "cuda/launch.h"
 #include "cuda/network.h"
 #include "cuda/vector_products.h"
@@ -32,16 +33,17 @@ template <WeightType T>
 struct FormOf {
   static constexpr int kRows = HasFourBits(T) ? 4 : 2;
   static constexpr int kAhead = 8 / kRows;
-  static constexpr int kWarps = IsScaled(T) ? 12 : 14;  // as many as registers allow; scales take some
+  static constexpr int kWarps = HasFourBits(T) ? 10 : IsScaled(T) ? 12 : 14;  // as many as registers allow
   static constexpr int kThreads = kWarps * kWarp;
 };
 
-// x in the order in which lanes read it: of 32 vectors' columns first four of every lane, then the next four.
+// x in the order in which lanes read it: of 32 vectors' columns the first 16 bytes of every lane, then the
+// next ones. kPieces: of 16 bytes, of a vector's columns: four numbers each, or digits (digits.h).
 template <WeightType T>
-KVC_DEVICE int32_t PlaceOf(int32_t four) {
-  constexpr int kFours = VectorOf<T>::kColumns / 4;
-  const int32_t vector = four / kFours;
-  return (vector / kWarp * kFours + four % kFours) * kWarp + vector % kWarp;
+constexpr int kPieces = HasFourBits(T) ? kDigitVectors : VectorOf<T>::kColumns / 4;
+template <WeightType T>
+KVC_DEVICE int32_t PlaceOf(int32_t vector, int32_t piece) {
+  return (vector / kWarp * kPieces<T> + piece) * kWarp + vector % kWarp;
 }
 
 // Where a warp is in its rows: R of one part, or R / 2 of either of two.
@@ -56,7 +58,7 @@ class RowProduct {
   static constexpr int kRows = FormOf<T>::kRows, kAhead = FormOf<T>::kAhead, kColumns = VectorOf<T>::kColumns;
   static constexpr int kOwn = kGated ? kRows / 2 : kRows;  // rows of a part
 
-  KVC_DEVICE RowProduct(const OneRow& o, const float4* x) : o_(o), p_(o.product), x_(x) {
+  KVC_DEVICE RowProduct(const OneRow& o, const uint4* x) : o_(o), p_(o.product), x_(x) {
     vectors_ = p_.cols / kColumns;
   }
 
@@ -85,7 +87,7 @@ class RowProduct {
     KVC_UNROLL
     for (int u = 0; u < kAhead; ++u) {
       const int32_t first = c.at + u * kWarp;
-      if (first + Lane() < vectors_) AddVectors(u, x_ + first * (kColumns / 4) + Lane());
+      if (first + Lane() < vectors_) AddVectors(u, x_ + first * kPieces<T> + Lane());
       if (Has(next)) FetchVectors(next, u);
     }
   }
@@ -123,10 +125,17 @@ class RowProduct {
       if (IsScaled(T)) group_[u][r] = BitsOfGroup<T>(w, at >> o_.scale_shift[part]);
     }
   }
-  KVC_DEVICE void AddVectors(int u, const float4* x) {
+  KVC_DEVICE void AddVectors(int u, const uint4* x) {
     float part[kRows][1], all[1];
-    MultiplyVectors<T>(
-        v_[u], [x](int, int i) { return x[i * kWarp]; }, part, all);
+    if constexpr (HasFourBits(T)) {
+      float sums[kRows];
+      MultiplyDigits(v_[u], x, kWarp, sums, all);
+      KVC_UNROLL
+      for (int r = 0; r < kRows; ++r) part[r][0] = sums[r];
+    } else {
+      MultiplyVectors<T>(
+          v_[u], [x](int, int i) { return reinterpret_cast<const float4*>(x)[i * kWarp]; }, part, all);
+    }
     KVC_UNROLL
     for (int r = 0; r < kRows; ++r)
       sum_[r] += IsScaled(T) ? SumOfGroup<T>(group_[u][r], part[r][0], all[0]) : part[r][0];
@@ -134,7 +143,7 @@ class RowProduct {
 
   const OneRow& o_;
   const Product& p_;
-  const float4* x_;
+  const uint4* x_;
   int32_t vectors_;
   uint4 v_[kAhead][kRows];
   GroupBits<T> group_[kAhead][kRows];
@@ -143,24 +152,32 @@ class RowProduct {
 
 // x, or its norm as norm_rows makes it, into shared memory.
 template <WeightType T>
-KVC_DEVICE void LoadRow(const OneRow& o, float4* x, float* shared) {
+KVC_DEVICE void LoadRow(const OneRow& o, uint4* x, float* shared) {
+  constexpr int kFours = VectorOf<T>::kColumns / 4;
   const float4 *from = reinterpret_cast<const float4*>(o.product.x),
                *weight = reinterpret_cast<const float4*>(o.norm);
   const float factor = weight == nullptr ? 1.0f : NormFactor(o.product.x, o.product.cols, 0, o.eps, shared);
-  for (int32_t i = ThreadOfBlock(); i < o.product.cols / 4; i += BlockThreads()) {
-    float4 a = from[i];
+  const int32_t n = o.product.cols / 4;
+  // Whole warps: lanes hand each other what they found. Those behind the end do as the last vector's do.
+  for (int32_t first = WarpOfBlock() * kWarp; first < n; first += BlockThreads()) {
+    const int32_t i = first + Lane(), at = i < n ? i : n - kFours + i % kFours;
+    float4 a = from[at];
     if (weight != nullptr) {
-      const float4 w = weight[i];
+      const float4 w = weight[at];
       a = {a.x * factor * w.x, a.y * factor * w.y, a.z * factor * w.z, a.w * factor * w.w};
     }
-    x[PlaceOf<T>(i)] = a;
+    if constexpr (HasFourBits(T)) {
+      StoreDigits(a, x + PlaceOf<T>(at / kFours, 0), kWarp);
+    } else {
+      if (i < n) reinterpret_cast<float4*>(x)[PlaceOf<T>(i / kFours, i % kFours)] = a;
+    }
   }
   __syncthreads();
 }
 
 template <WeightType T, bool kGated>
 __global__ void __launch_bounds__(FormOf<T>::kThreads, 2) gemv_row(const OneRow o) {
-  KVC_SHARED(float4, x);
+  KVC_SHARED(uint4, x);
   constexpr int kWarps = FormOf<T>::kWarps;
   __shared__ float sums[kWarps];
   LetNextBegin();
@@ -179,9 +196,11 @@ __global__ void __launch_bounds__(FormOf<T>::kThreads, 2) gemv_row(const OneRow 
   }
 }
 
+// Of x with so many columns.
 int32_t SharedBytes(WeightType type, int32_t cols) {
-  const int32_t columns = kWarp * VectorColumns(type);
-  return (cols + columns - 1) / columns * columns * static_cast<int32_t>(sizeof(float));
+  const int32_t columns = kWarp * VectorColumns(type), vectors = (cols + columns - 1) / columns * kWarp;
+  const int32_t pieces = HasFourBits(type) ? kDigitVectors : VectorColumns(type) / 4;
+  return vectors * pieces * static_cast<int32_t>(sizeof(uint4));
 }
 
 template <WeightType T>

@@ -315,6 +315,24 @@ KVC_DEVICE uint32_t PickBytes(uint32_t a, uint32_t b) {
 #endif
 }
 
+// c + the products of four signed bytes each (PTX: dp4a).
+#if defined(__CUDACC__)
+KVC_DEVICE int32_t DotBytes(uint32_t a, uint32_t b, int32_t c) {
+  return __dp4a(static_cast<int32_t>(a), static_cast<int32_t>(b), c);
+}
+#else
+KVC_DEVICE int32_t DotBytes(uint32_t a, uint32_t b, int32_t c) {
+  for (int i = 0; i < 32; i += 8) c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
+  return c;
+}
+#endif
+// To the nearest whole number, the even one of two.
+#if defined(__CUDACC__)
+KVC_DEVICE int32_t RoundToWhole(float x) { return __float2int_rn(x); }
+#else
+KVC_DEVICE int32_t RoundToWhole(float x) { return static_cast<int32_t>(std::nearbyint(x)); }
+#endif
+
 // a * b + c of two numbers of f16 each, each sum rounded once.
 #if defined(__CUDACC__)
 KVC_DEVICE uint32_t MultiplyAddHalves(uint32_t a, uint32_t b, uint32_t c) {

@@ -48,7 +48,7 @@ test_cuda() {
 }
 
 # What runs every kernel, without tests that have kernels of their own.
-ptx_tests='^(ptx|blas|half_(layer|residual)|attend_(prompt|step)|device_(open|memory|parity)|(experts|method)_parity|'
+ptx_tests='^(ptx|blas|digits|half_(layer|residual)|attend_(prompt|step)|device_(open|memory|parity)|(experts|method)_parity|'
 ptx_tests+='(gpu_)?rounding|row_halves|tuning|api_batch|golden_micro|cache_(attend|codebook|fork|kv_cache|read_pages)|'
 ptx_tests+='engine_(experts|mask_heads|observe|once|positions|query_head_sets|reobserve|reread|rest))'
 

@@ -204,6 +204,14 @@ struct Insert {
     return result;
   }
 };
+struct DotBytes {
+  template <typename, typename, typename>
+  static uint32_t Do(uint32_t a, uint32_t b, uint32_t c) {
+    for (int k = 0; k < 32; k += 8)
+      c += static_cast<uint32_t>(static_cast<int8_t>(a >> k) * static_cast<int8_t>(b >> k));
+    return c;
+  }
+};
 struct LogicOfThree {
   template <typename, typename, typename, typename>
   static uint32_t Do(uint32_t a, uint32_t b, uint32_t c, uint32_t table) {
@@ -383,6 +391,8 @@ Handler FindBits(const Opcode& op) {
   if (op.Is("prmt") && op.parts.size() == 2) return Map<Permute, uint32_t, uint32_t, uint32_t, uint32_t>;
   if (op.Is("lop3") && op.parts.size() == 2)
     return Map<LogicOfThree, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
+  if (op.Is("dp4a") && op.parts.size() == 3 && op.parts[1] == "s32" && type == "s32")
+    return Map<DotBytes, uint32_t, uint32_t, uint32_t, uint32_t>;
   if (op.Is("clz"))
     return type == "b32" ? Map<CountLeadingZeros, uint32_t, uint32_t>
                          : Map<CountLeadingZeros, uint32_t, uint64_t>;

@@ -1,0 +1,112 @@
+// A row of activations as whole numbers, for products with codes of four bits.
+//
+// Of every 32 columns, as many as 16 bytes have codes for, each number is a multiple of 2^(e - 21), where 2^e
+// is the power of two at or below the largest of them: at most 2^-22 of that one is lost, and a sum of
+// products loses nothing. A number is three signed digits of eight bits; four columns' digits are a word,
+// which one operation (dp4a) multiplies by four codes. Codes lie as eight in a word, so that every other
+// column is a word of digits: columns 0, 2, 4, 6 of eight, and 1, 3, 5, 7.
+#pragma once
+#include "cuda/gpu.h"
+
+namespace kvc::cuda {
+
+constexpr int kDigitColumns = 32, kDigits = 3;
+// What 32 columns take in shared memory: for each digit, the last one first, eight words; and behind them
+// what sums begin with (codes count from -8: less eight times the sum of each digit) and the unit.
+constexpr int kDigitVectors = 2 * kDigits + 1;  // of 16 bytes
+
+// The unit for numbers of which the largest has these bits, without its sign; and its inverse. Not a number
+// where one of them is none or infinite.
+KVC_DEVICE float UnitOf(uint32_t largest, float* inverse) {
+  const int exponent = max(static_cast<int>(largest >> 23) - 127, -97);
+  *inverse = ExponentOfTwo(21 - exponent);
+  return largest >= 0x7f800000u ? __uint_as_float(0x7fffffffu) : ExponentOfTwo(exponent - 21);
+}
+
+// By a warp: lane l has columns 4 (l % 8) .. of 32 that it shares with seven neighbours, and writes its part
+// of what becomes of them: vector j of it lies at out[j * step].
+KVC_DEVICE void StoreDigits(const float4& a, uint4* out, int32_t step) {
+  const float x[4] = {a.x, a.y, a.z, a.w};
+  uint32_t largest = 0;
+  KVC_UNROLL
+  for (int j = 0; j < 4; ++j) largest = max(largest, __float_as_uint(x[j]) & 0x7fffffffu);
+  KVC_UNROLL
+  for (int i = 1; i < 8; i *= 2) largest = max(largest, __shfl_xor_sync(kAllLanes, largest, i));
+  float inverse;
+  const float unit = UnitOf(largest, &inverse);
+  int32_t rest[4];
+  KVC_UNROLL
+  for (int j = 0; j < 4; ++j) rest[j] = largest >= 0x7f800000u ? 0 : RoundToWhole(x[j] * inverse);
+  const int32_t place = Lane() % 8;
+  const bool odd = place % 2 != 0;
+  int32_t begin[kDigits];
+  KVC_UNROLL
+  for (int k = 0; k < kDigits; ++k) {
+    uint32_t byte[4];
+    begin[k] = 0;
+    KVC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const int32_t digit = k + 1 < kDigits ? static_cast<int8_t>(rest[j]) : rest[j];
+      rest[j] = (rest[j] - digit) >> 8;
+      byte[j] = static_cast<uint32_t>(digit) & 0xffu;
+      begin[k] += digit;
+    }
+    KVC_UNROLL
+    for (int i = 1; i < 8; i *= 2) begin[k] += __shfl_xor_sync(kAllLanes, begin[k], i);
+    // The lower half of a word of every other column is the even lane's, the upper one the odd lane's.
+    const uint32_t mine = byte[0] | byte[2] << 8 | byte[1] << 16 | byte[3] << 24,
+                   other = __shfl_xor_sync(kAllLanes, mine, 1);
+    reinterpret_cast<uint32_t*>(out + (2 * k + place / 4) * step)[place % 4] =
+        odd ? HighHalves(other, mine) : LowHalves(mine, other);
+  }
+  if (place == 0) {
+    const auto less = [&](int k) { return static_cast<uint32_t>(-8 * begin[k]); };
+    out[2 * kDigits * step] = {less(0), less(1), less(2), __float_as_uint(unit)};
+  }
+}
+
+// part[r] = the sum of the 32 codes of row r with the columns at x, without the codes' scale; all: the sum of
+// the columns.
+template <int R>
+KVC_DEVICE void MultiplyDigits(const uint4 (&codes)[R], const uint4* x, int32_t step, float (&part)[R],
+                               float* all) {
+  constexpr uint32_t kCodes = 0x0f0f0f0fu, kTurned = 0x08080808u;  // codes from -8 on as 0 ..
+  const uint4 begin = x[2 * kDigits * step];
+  const float unit = __uint_as_float(begin.w);
+  const int32_t first[kDigits] = {static_cast<int32_t>(begin.x), static_cast<int32_t>(begin.y),
+                                  static_cast<int32_t>(begin.z)};
+  int32_t sum[R][kDigits];
+  KVC_UNROLL
+  for (int r = 0; r < R; ++r) {
+    KVC_UNROLL
+    for (int k = 0; k < kDigits; ++k) sum[r][k] = first[k];
+  }
+  KVC_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    uint4 digits[kDigits];
+    KVC_UNROLL
+    for (int k = 0; k < kDigits; ++k) digits[k] = x[(2 * k + half) * step];
+    KVC_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const uint32_t a = half == 0 ? codes[r].x : codes[r].z, b = half == 0 ? codes[r].y : codes[r].w;
+      const uint32_t four[4] = {AndXor(a, kCodes, kTurned), AndXor(a >> 4, kCodes, kTurned),
+                                AndXor(b, kCodes, kTurned), AndXor(b >> 4, kCodes, kTurned)};
+      KVC_UNROLL
+      for (int k = 0; k < kDigits; ++k) {
+        sum[r][k] = DotBytes(four[0], digits[k].x, sum[r][k]);
+        sum[r][k] = DotBytes(four[1], digits[k].y, sum[r][k]);
+        sum[r][k] = DotBytes(four[2], digits[k].z, sum[r][k]);
+        sum[r][k] = DotBytes(four[3], digits[k].w, sum[r][k]);
+      }
+    }
+  }
+  // The two lower digits together are less than 2^24.
+  const auto value = [unit](const int32_t(&s)[kDigits]) {
+    return (static_cast<float>(s[2]) * 65536.0f + static_cast<float>(s[1] * 256 + s[0])) * unit;
+  };
+  KVC_UNROLL
+  for (int r = 0; r < R; ++r) part[r] = value(sum[r]);
+  *all = value(first) * -0.125f;
+}
+
+}  // namespace kvc::cuda
