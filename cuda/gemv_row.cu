@@ -40,7 +40,7 @@ struct FormOf {
 // x in the order in which lanes read it: of 32 vectors' columns the first 16 bytes of every lane, then the
 // next ones. kPieces: of 16 bytes, of a vector's columns: four numbers each, or digits (digits.h).
 template <WeightType T>
-constexpr int kPieces = HasFourBits(T) ? kDigitVectors : VectorOf<T>::kColumns / 4;
+constexpr int kPieces = IsScaled(T) ? DigitPieces(VectorOf<T>::kColumns) : VectorOf<T>::kColumns / 4;
 template <WeightType T>
 KVC_DEVICE int32_t PlaceOf(int32_t vector, int32_t piece) {
   return (vector / kWarp * kPieces<T> + piece) * kWarp + vector % kWarp;
@@ -126,19 +126,22 @@ class RowProduct {
     }
   }
   KVC_DEVICE void AddVectors(int u, const uint4* x) {
-    float part[kRows][1], all[1];
-    if constexpr (HasFourBits(T)) {
-      float sums[kRows];
-      MultiplyDigits(v_[u], x, kWarp, sums, all);
+    if constexpr (IsScaled(T)) {
+      float part[kRows], all = 0;
+      if constexpr (HasFourBits(T)) {
+        MultiplyHalfByteDigits(v_[u], x, kWarp, part, &all);
+      } else {
+        MultiplyByteDigits(v_[u], x, kWarp, part);
+      }
       KVC_UNROLL
-      for (int r = 0; r < kRows; ++r) part[r][0] = sums[r];
+      for (int r = 0; r < kRows; ++r) sum_[r] += SumOfGroup<T>(group_[u][r], part[r], all);
     } else {
+      float part[kRows][1], all[1];
       MultiplyVectors<T>(
           v_[u], [x](int, int i) { return reinterpret_cast<const float4*>(x)[i * kWarp]; }, part, all);
+      KVC_UNROLL
+      for (int r = 0; r < kRows; ++r) sum_[r] += part[r][0];
     }
-    KVC_UNROLL
-    for (int r = 0; r < kRows; ++r)
-      sum_[r] += IsScaled(T) ? SumOfGroup<T>(group_[u][r], part[r][0], all[0]) : part[r][0];
   }
 
   const OneRow& o_;
@@ -166,8 +169,8 @@ KVC_DEVICE void LoadRow(const OneRow& o, uint4* x, float* shared) {
       const float4 w = weight[at];
       a = {a.x * factor * w.x, a.y * factor * w.y, a.z * factor * w.z, a.w * factor * w.w};
     }
-    if constexpr (HasFourBits(T)) {
-      StoreDigits(a, x + PlaceOf<T>(at / kFours, 0), kWarp);
+    if constexpr (IsScaled(T)) {
+      StoreDigits<kFours>(a, x + PlaceOf<T>(at / kFours, 0), kWarp);
     } else {
       if (i < n) reinterpret_cast<float4*>(x)[PlaceOf<T>(i / kFours, i % kFours)] = a;
     }
@@ -199,7 +202,7 @@ __global__ void __launch_bounds__(FormOf<T>::kThreads, 2) gemv_row(const OneRow 
 // Of x with so many columns.
 int32_t SharedBytes(WeightType type, int32_t cols) {
   const int32_t columns = kWarp * VectorColumns(type), vectors = (cols + columns - 1) / columns * kWarp;
-  const int32_t pieces = HasFourBits(type) ? kDigitVectors : VectorColumns(type) / 4;
+  const int32_t pieces = IsScaled(type) ? DigitPieces(VectorColumns(type)) : VectorColumns(type) / 4;
   return vectors * pieces * static_cast<int32_t>(sizeof(uint4));
 }
 

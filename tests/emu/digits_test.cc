@@ -1,5 +1,6 @@
-// A step's products with codes of four bits, whose activations are whole numbers (cuda/digits.h): beside sums
-// in f64, where they lose nothing and where they lose what the largest of 32 columns says; and what is no
+// A step's products with codes of eight and four bits, whose activations are whole numbers (cuda/digits.h):
+// beside sums in f64, where they lose nothing and where they lose what the largest of a vector's columns
+// says; and what is no
 // number.
 #include <cmath>
 #include <limits>
@@ -13,24 +14,28 @@
 namespace kvc::cuda {
 namespace {
 
-constexpr int32_t kRows = 37, kVector = 32;
+constexpr int32_t kRows = 37;
+constexpr WeightType kTypes[] = {WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K};
 
 class DigitsTest : public KernelTest {
  protected:
   // Codes and scales (with offsets, of Q4_K) of kRows rows. Scales are powers of two.
-  void MakeWeights(int32_t cols, int32_t group, bool offsets) {
-    cols_ = cols, group_ = group, offsets_ = offsets;
-    std::uniform_int_distribution<int> code(-8, 7), exponent(-3, 2);
+  void MakeWeights(WeightType type, int32_t cols, int32_t group) {
+    type_ = type, cols_ = cols, group_ = group, offsets_ = HasOffsets(type), vector_ = VectorColumns(type);
+    const int bits = type == WeightType::kInt8 ? 8 : 4, per_word = 32 / bits;
+    least_ = -(1 << (bits - 1));
+    std::uniform_int_distribution<int> code(least_, -least_ - 1), offset(-8, 7), exponent(-3, 2);
     codes_.assign(static_cast<size_t>(kRows * cols), 0);
-    packed_.assign(codes_.size() / 8, 0);
+    packed_.assign(codes_.size() / static_cast<size_t>(per_word), 0);
     for (size_t i = 0; i < codes_.size(); ++i) {
       codes_[i] = code(random_);
-      packed_[i / 8] |= (static_cast<uint32_t>(codes_[i]) & 15u) << (i % 8 * 4);
+      packed_[i / static_cast<size_t>(per_word)] |= (static_cast<uint32_t>(codes_[i]) & ((1u << bits) - 1))
+                                                    << (static_cast<int>(i) % per_word * bits);
     }
     scales_.clear();
     for (int32_t i = 0; i < kRows * cols / group; ++i) {
       scales_.push_back(FloatToF16(std::ldexp(1.0f, exponent(random_))));
-      if (offsets) scales_.push_back(FloatToF16(static_cast<float>(code(random_))));
+      if (offsets_) scales_.push_back(FloatToF16(static_cast<float>(offset(random_))));
     }
   }
   std::vector<float> Multiply(const std::vector<float>& x) {
@@ -39,7 +44,7 @@ class DigitsTest : public KernelTest {
     Part& w = o.product.parts[0];
     w.data = reinterpret_cast<const uint8_t*>(packed_.data()), w.scales = scales_.data();
     w.y = y.data(), w.factor = 1, w.rows = kRows, w.group = group_;
-    w.type = offsets_ ? WeightType::kQ4K : WeightType::kInt4;
+    w.type = type_;
     o.product.n_parts = 1, o.product.rows = kRows, o.product.cols = cols_, o.product.n = 1;
     o.product.x = x.data(), o.product.scale = 1;
     EXPECT_TRUE(FitsOneRow(o.product));
@@ -50,20 +55,21 @@ class DigitsTest : public KernelTest {
   struct Sum {
     double value = 0, most_error = 0;
   };
-  // most_error: 2^-22 of the largest of 32 columns for each product with them, and what f32 rounds in sums.
+  // most_error: 2^-22 of the largest of a vector's columns for each product with them, and what f32 rounds in
+  // sums.
   Sum Expected(const std::vector<float>& x, int32_t row) const {
     Sum sum;
     double magnitude = 0;
-    for (int32_t c = 0; c < cols_; c += kVector) {
+    for (int32_t c = 0; c < cols_; c += vector_) {
       const size_t group = static_cast<size_t>((row * cols_ + c) / group_) * (offsets_ ? 2 : 1);
       const double scale = double{F16ToFloat(scales_[group])},
                    offset = offsets_ ? double{F16ToFloat(scales_[group + 1])} : 0.0;
       double largest = 0, weights = 0, part = 0;
-      for (int32_t i = c; i < c + kVector; ++i) {
+      for (int32_t i = c; i < c + vector_; ++i) {
         const double weight = codes_[static_cast<size_t>(row * cols_ + i)] * scale + offset;
         const double number = double{x[static_cast<size_t>(i)]};
         part += weight * number;
-        weights += std::fabs(scale * 8) + std::fabs(offset);
+        weights += std::fabs(scale * least_) + std::fabs(offset);
         largest = std::max(largest, std::fabs(number));
       }
       sum.value += part, magnitude += weights * largest;
@@ -74,7 +80,9 @@ class DigitsTest : public KernelTest {
   }
 
   std::mt19937 random_{7};
-  int32_t cols_ = 0, group_ = 0;
+  WeightType type_ = WeightType::kInt4;
+  int32_t cols_ = 0, group_ = 0, vector_ = 0;
+  int least_ = 0;
   bool offsets_ = false;
   std::vector<int> codes_;
   std::vector<uint32_t> packed_;
@@ -83,13 +91,15 @@ class DigitsTest : public KernelTest {
 
 // Whole numbers of 21 bits and less, with sums that f32 has: nothing is lost.
 TEST_F(DigitsTest, WholeNumbersAreExact) {
-  for (const bool offsets : {false, true}) {
+  for (const WeightType type : kTypes) {
     for (const int32_t cols : {32, 96, 2272, 1088}) {
-      MakeWeights(cols, cols % 64 == 0 ? 64 : 32, offsets);
-      std::uniform_int_distribution<int> number(-300, 300);
+      MakeWeights(type, cols, cols % 64 == 0 ? 64 : 32);
+      const int most = type == WeightType::kInt8 ? 7 : 100;
+      std::uniform_int_distribution<int> number(-most, most);
       std::vector<float> x(static_cast<size_t>(cols));
       for (float& a : x) a = static_cast<float>(number(random_));
-      for (int32_t i = 0; i < cols && cols == 32; ++i) x[static_cast<size_t>(i)] *= 511;
+      for (int32_t i = 0; i < cols && cols == 32 && type == WeightType::kInt4; ++i)
+        x[static_cast<size_t>(i)] *= 511;
       const std::vector<float> y = Multiply(x);
       for (int32_t r = 0; r < kRows; ++r)
         EXPECT_EQ(y[static_cast<size_t>(r)], Expected(x, r).value) << cols << " columns, row " << r;
@@ -98,18 +108,20 @@ TEST_F(DigitsTest, WholeNumbersAreExact) {
 }
 
 // Vectors of every magnitude, numbers that are small beside their neighbours, none at all.
-TEST_F(DigitsTest, LosesWhatTheLargestOf32Says) {
+TEST_F(DigitsTest, LosesWhatTheLargestOfAVectorSays) {
   double worst = 0;
-  for (const bool offsets : {false, true}) {
-    MakeWeights(2272, 32, offsets);
+  for (const WeightType type : kTypes) {
+    MakeWeights(type, 2272, 32);
     std::normal_distribution<float> normal;
     std::uniform_int_distribution<int> exponent(-30, 12), shift(0, 8);
     for (int turn = 0; turn < 4; ++turn) {
       std::vector<float> x(2272);
       int of_vector = 0;
       for (size_t i = 0; i < x.size(); ++i) {
-        if (i % kVector == 0) of_vector = exponent(random_);
-        x[i] = i / kVector == 3 ? 0.0f : std::ldexp(normal(random_), of_vector - shift(random_));
+        if (i % static_cast<size_t>(vector_) == 0) of_vector = exponent(random_);
+        x[i] = i / static_cast<size_t>(vector_) == 3
+                   ? 0.0f
+                   : std::ldexp(normal(random_), of_vector - shift(random_));
       }
       const std::vector<float> y = Multiply(x);
       for (int32_t r = 0; r < kRows; ++r) {
@@ -125,21 +137,24 @@ TEST_F(DigitsTest, LosesWhatTheLargestOf32Says) {
 
 // The least and the largest that f32 has, and what is none of its numbers.
 TEST_F(DigitsTest, EndsOfF32) {
-  MakeWeights(64, 32, false);
-  constexpr float kMost = std::numeric_limits<float>::max(),
-                  kLeast = std::numeric_limits<float>::denorm_min();
-  std::vector<float> x(64, kLeast);
-  for (const float y : Multiply(x)) EXPECT_LE(std::fabs(y), 1e-30f);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = i == 5 ? kMost / 64 : 0.0f;
-  const std::vector<float> y = Multiply(x);
-  for (int32_t r = 0; r < kRows; ++r) {
-    const Sum expected = Expected(x, r);
-    EXPECT_NEAR(y[static_cast<size_t>(r)], expected.value, expected.most_error) << r;
-  }
-  for (const float none : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    x.assign(64, 1.0f);
-    x[40] = none;
-    for (const float sum : Multiply(x)) EXPECT_TRUE(std::isnan(sum)) << none;
+  for (const WeightType type : kTypes) {
+    MakeWeights(type, 64, 32);
+    constexpr float kMost = std::numeric_limits<float>::max(),
+                    kLeast = std::numeric_limits<float>::denorm_min();
+    std::vector<float> x(64, kLeast);
+    for (const float y : Multiply(x)) EXPECT_LE(std::fabs(y), 1e-30f);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = i == 5 ? kMost / 4096 : 0.0f;
+    const std::vector<float> y = Multiply(x);
+    for (int32_t r = 0; r < kRows; ++r) {
+      const Sum expected = Expected(x, r);
+      EXPECT_NEAR(y[static_cast<size_t>(r)], expected.value, expected.most_error) << r;
+    }
+    for (const float none :
+         {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      x.assign(64, 1.0f);
+      x[40] = none;
+      for (const float sum : Multiply(x)) EXPECT_TRUE(std::isnan(sum)) << none;
+    }
   }
 }
 
