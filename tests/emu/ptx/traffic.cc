@@ -33,17 +33,19 @@ Units CountUnits(const Trace& t, int64_t unit) {
   return units;
 }
 
-// Words of four bytes: the most that one bank has to give to a group of lanes, summed over the groups.
+// Words of four bytes: the most that one bank has to give to a group of addresses, summed over the groups.
 int64_t CountWavefronts(const Trace& t) {
-  const int group = t.bytes >= 16 ? 8 : t.bytes == 8 ? 16 : 32;
+  const size_t group = t.bytes >= 16 ? 8 : t.bytes == 8 ? 16 : 32;
+  std::vector<int64_t> at;
+  ForLanes(t.lanes, [&](int l) {
+    const int64_t address = t.at[static_cast<size_t>(l)];
+    if (std::find(at.begin(), at.end(), address) == at.end()) at.push_back(address);
+  });
   int64_t all = 0;
-  for (int first = 0; first < kLanes; first += group) {
+  for (size_t first = 0; first < at.size(); first += group) {
     std::array<std::vector<int64_t>, kBanks> banks;
-    for (int l = first; l < first + group; ++l) {
-      if ((t.lanes >> l & 1) == 0) continue;
-      const int64_t begin = t.at[static_cast<size_t>(l)] / kBankBytes;
-      const int64_t end = (t.at[static_cast<size_t>(l)] + t.bytes - 1) / kBankBytes;
-      for (int64_t word = begin; word <= end; ++word) {
+    for (size_t i = first; i < std::min(first + group, at.size()); ++i) {
+      for (int64_t word = at[i] / kBankBytes; word <= (at[i] + t.bytes - 1) / kBankBytes; ++word) {
         std::vector<int64_t>& bank = banks[static_cast<size_t>(word % kBanks)];
         if (std::find(bank.begin(), bank.end(), word) == bank.end()) bank.push_back(word);
       }
