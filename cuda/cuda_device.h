@@ -37,6 +37,7 @@ class CudaDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   Result<std::unique_ptr<Stream>> NewStream() override;
+  Result<std::unique_ptr<Stream>> NewSideStream() override;
 
   Status Allocate(int64_t bytes, const char* what, DeviceBytes* out) override;
   void Free(DeviceBytes at, int64_t bytes) override;
@@ -120,7 +121,10 @@ class CudaDevice final : public Device {
   const LaunchTraits traits_;
   std::unique_ptr<Blas> blas_;
   DeviceInfo info_;
-  cudaStream_t stream_ = nullptr;
+  Status CreateStreams();
+  Result<std::unique_ptr<Stream>> NewStreamOn(cudaStream_t stream);
+  // Of all streams, and of those beside them: null where KVC_CUDA_BESIDE=0.
+  cudaStream_t stream_ = nullptr, side_ = nullptr;
 };
 
 }  // namespace kvc::cuda

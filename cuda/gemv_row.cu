@@ -8,14 +8,15 @@
 //
 // A warp works on a few rows at a time and keeps eight vectors of 16 bytes a lane on their way: where one has
 // been multiplied the next is asked for, of the next rows too, before the sums of these are added up. 14
-// warps (12 where scales take registers) are 56 (48) KiB; the memory of an H200 wants some 28 KiB of a
-// multiprocessor at a time. Rows beside each other read x once: a vector of eight bits meets 64 bytes of x,
-// one of four bits 128, and shared memory gives 128 bytes a cycle where memory gives 19 of weights.
+// warps (12 of codes of eight bits, 10 of four: what registers allow) are 56 (48, 40) KiB; the memory of an
+// H200 wants some 28 KiB of a multiprocessor at a time. Rows beside each other read x once: for 16 bytes of a
+// row that is 16 bytes of x with weights of 16 bits, 32 (28) of its digits with codes of eight (four) bits;
+// shared memory gives 128 bytes a cycle where memory gives 19 of weights.
 //
 // The norm in front of a product and the activation behind two of them ride along: every block makes the norm
 // of x while its first weights are on their way, and a warp that has both rows of gate and up writes what
-// becomes of them. Sums are in the order of gemv.cu and norm_rows.cu: a row gives the same bits alone and
-// beside others.
+// becomes of them. Sums over weights of 16 bits, and of norms, are in the order of gemv.cu and norm_rows.cu: a
+// row gives the same bits alone and beside others. Codes meet whole numbers here, and numbers of f32 there.
 #include <algorithm>
 
 #include "cuda/digits.h"

@@ -140,22 +140,40 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   device->info_.most_float_rows = MostFloatRows();
   device->info_.granule = static_cast<int64_t>(granule);
   device->info_.recommits = true;
-  KVC_RETURN_IF_ERROR(
-      Check(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking), "a stream of the device"));
+  KVC_RETURN_IF_ERROR(device->CreateStreams());
   return std::unique_ptr<Device>(std::move(device));
 }
 
 CudaDevice::~CudaDevice() {
   const Current current(context_);
   blas_.reset();
-  if (stream_ != nullptr && current.ok()) cudaStreamDestroy(stream_);
+  for (cudaStream_t stream : {stream_, side_}) {
+    if (stream != nullptr && current.ok()) cudaStreamDestroy(stream);
+  }
 }
 
-Result<std::unique_ptr<Stream>> CudaDevice::NewStream() {
+// Kernels of the first go in front of those of the second that have not begun: a few small ones, one after
+// the other, would each wait for a large product there otherwise.
+Status CudaDevice::CreateStreams() {
+  int least = 0, greatest = 0;
+  const char* what = "a stream of the device";
+  KVC_RETURN_IF_ERROR(Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), what));
+  KVC_RETURN_IF_ERROR(Check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), what));
+  if (!IsOn("KVC_CUDA_BESIDE")) return {};
+  return Check(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, least), what);
+}
+
+Result<std::unique_ptr<Stream>> CudaDevice::NewStreamOn(cudaStream_t stream) {
   KVC_ENTER();
-  std::unique_ptr<CudaStream> stream(new CudaStream(traits_, context_));
-  KVC_RETURN_IF_ERROR(stream->Create(stream_));
-  return std::unique_ptr<Stream>(std::move(stream));
+  std::unique_ptr<CudaStream> made(new CudaStream(traits_, context_));
+  KVC_RETURN_IF_ERROR(made->Create(stream));
+  return std::unique_ptr<Stream>(std::move(made));
+}
+
+Result<std::unique_ptr<Stream>> CudaDevice::NewStream() { return NewStreamOn(stream_); }
+
+Result<std::unique_ptr<Stream>> CudaDevice::NewSideStream() {
+  return side_ == nullptr ? std::unique_ptr<Stream>() : NewStreamOn(side_);
 }
 
 Status CudaDevice::Allocate(int64_t bytes, const char* what, DeviceBytes* out) {

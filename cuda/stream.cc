@@ -15,6 +15,8 @@ int64_t Rounded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 Status CudaStream::Create(cudaStream_t stream) {
   stream_ = stream;
+  KVC_RETURN_IF_ERROR(
+      Check(cudaEventCreateWithFlags(&reached_, cudaEventDisableTiming), "an event of the device"));
   return Grow(kFirstBytes);
 }
 
@@ -23,8 +25,19 @@ CudaStream::~CudaStream() {
   if (stream_ == nullptr || !current.ok()) return;
   cudaStreamSynchronize(stream_);
   graphs_.Clear();
+  if (reached_ != nullptr) cudaEventDestroy(reached_);
   cudaFree(device_);
   cudaFreeHost(host_);
+}
+
+Status CudaStream::Follow(Stream* other) {
+  CudaStream& front = *static_cast<CudaStream*>(other);
+  const Current current(context_);
+  KVC_RETURN_IF_ERROR(current.status());
+  KVC_RETURN_IF_ERROR(Flush());
+  KVC_RETURN_IF_ERROR(front.Flush());
+  KVC_RETURN_IF_ERROR(Check(cudaEventRecord(front.reached_, front.stream_), "the order of streams"));
+  return Check(cudaStreamWaitEvent(stream_, front.reached_, 0), "the order of streams");
 }
 
 Status CudaStream::Issue() {

@@ -10,8 +10,9 @@
 namespace kvc::cuda {
 
 // All streams of a device are one of the GPU's: pages go from one session to another, and forks share them,
-// so the order between sessions is that of their calls. What is a stream's own is where its packets lie, and
-// what it keeps back. Operations that use it are in the device's context.
+// so the order between sessions is that of their calls. Those beside them (Device::NewSideStream) are another
+// one, of which what waits begins when the first has nothing to begin. What is a stream's own is where its
+// packets lie, and what it keeps back. Operations that use it are in the device's context.
 class CudaStream final : public Stream {
  public:
   explicit CudaStream(const LaunchTraits& traits, const Context& context = {})
@@ -19,6 +20,7 @@ class CudaStream final : public Stream {
   ~CudaStream() override;
   Status Create(cudaStream_t stream);
 
+  Status Follow(Stream* other) override;
   void Gather() override { gathers_ = true, piece_ = 0; }
   Status Issue() override;
 
@@ -66,6 +68,7 @@ class CudaStream final : public Stream {
   const Context context_;
   const LaunchTraits traits_;
   cudaStream_t stream_ = nullptr;
+  cudaEvent_t reached_ = nullptr;  // the end of what it was given, when another followed it
   uint8_t *host_ = nullptr, *device_ = nullptr;
   int64_t size_ = 0, used_ = 0, packet_ = 0, packet_bytes_ = 0;
   int64_t sent_ = 0, written_ = 0;  // packets in front of sent_ are on their way; written_: end of the newest

@@ -59,8 +59,10 @@ Result<Executor::Lease> Executor::Acquire() {
   }
   Result<std::unique_ptr<Stream>> stream = network_.device->NewStream();
   if (!stream.ok()) return stream.status();
+  Result<std::unique_ptr<Stream>> side = network_.device->NewSideStream();
+  if (!side.ok()) return side.status();
   auto workspace = std::make_unique<Workspace>();
-  workspace->stream = std::move(stream.value());
+  workspace->stream = std::move(stream.value()), workspace->side = std::move(side.value());
   workspace->angle_sets.resize(ropes_.size());
   workspace->angles.resize(rope_of_layer_.size());
   std::lock_guard<std::mutex> lock(mutex_);

@@ -21,6 +21,7 @@ struct AngleSet {
 // Buffers that hold nothing between calls.
 struct Workspace {
   std::unique_ptr<Stream> stream;
+  std::unique_ptr<Stream> side;  // Device::NewSideStream
   StepBuffers step;
   ChunkBuffers chunk;
   ChoiceBuffers choice;

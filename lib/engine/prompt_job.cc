@@ -65,7 +65,7 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
 Status PromptJob::Advance(Workspace* workspace) {
   workspace_ = workspace;
   KVC_RETURN_IF_ERROR(workspace->chunk.Reserve(executor_->network(), request_, executor_->memory()));
-  return run_.Advance(workspace->stream.get(), &workspace->chunk);
+  return run_.Advance(workspace->stream.get(), workspace->side.get(), &workspace->chunk);
 }
 
 Status PromptJob::CopyLastRow(Workspace* workspace, DeviceBytes to) {

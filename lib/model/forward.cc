@@ -112,15 +112,27 @@ Status PromptRun::Embed(Stream* stream, const Rows& rows) {
                                          network_.config->embedding_scale, residual_.Place(rows.row)});
 }
 
-Status PromptRun::Advance(Stream* stream, ChunkBuffers* buffers) {
+Status PromptRun::Advance(Stream* stream, Stream* side, ChunkBuffers* buffers) {
   if (done()) return {};
   if (task_ == 0) KVC_RETURN_IF_ERROR(BeginLayer(stream));
-  const PromptTask& task = tasks_[task_];
+  const bool last = task_ + 1 == tasks_.size(), beside = last && side != nullptr;
+  Status status = Read({stream, beside ? side : stream}, tasks_[task_], buffers);
+  if (status.ok()) {
+    ++task_;
+    if (last) status = EndLayer();
+  }
+  if (!beside) return status;
+  // Behind an error too: what the other works on is used for something else from here on.
+  const Status followed = stream->Follow(side);
+  return status.ok() ? followed : status;
+}
+
+Status PromptRun::Read(const Streams& s, const PromptTask& task, ChunkBuffers* b) {
+  if (task.part < 0) return ReadFirst(s, task, b);
   const double start = Seconds();
-  KVC_RETURN_IF_ERROR(task.part < 0 ? ReadFirst(stream, task, buffers) : ReadAgain(stream, task, buffers));
-  if (task.part >= 0) extras_.reread += Seconds() - start;
-  ++task_;
-  return task_ < tasks_.size() ? Status() : EndLayer();
+  KVC_RETURN_IF_ERROR(ReadAgain(s, task, b));
+  extras_.reread += Seconds() - start;
+  return {};
 }
 
 Status PromptRun::BeginLayer(Stream* stream) {
@@ -138,7 +150,8 @@ Status PromptRun::EndLayer() {
   return {};
 }
 
-Status PromptRun::ReadFirst(Stream* stream, const PromptTask& task, ChunkBuffers* b) {
+Status PromptRun::ReadFirst(const Streams& s, const PromptTask& task, ChunkBuffers* b) {
+  Stream* const stream = s.stream;
   const Rows rows{kv_.view(), {base_.data(), task.at, task.n}, request_.first_position, task.at};
   KVC_RETURN_IF_ERROR(Project(stream, rows, b));
   if (request_.reread != nullptr && request_.reread->own && !Slides())
@@ -158,12 +171,13 @@ Status PromptRun::ReadFirst(Stream* stream, const PromptTask& task, ChunkBuffers
         stream, ColumnsOf(rows, task.at + task.n, observed_.sums(), ColumnFold::kSums, b)));
     extras_.column_sums += Seconds() - start;
   }
-  return Finish(stream, rows, !last_layer ? 0 : last_row ? task.n - 1 : task.n, b);
+  return Finish(s, rows, !last_layer ? 0 : last_row ? task.n - 1 : task.n, b);
 }
 
 // Parts follow what they see one at a time, each in the place of the one before. The largest probabilities
 // count, or the squares of all, over the prompt and what was cached before it only.
-Status PromptRun::ReadAgain(Stream* stream, const PromptTask& task, ChunkBuffers* b) {
+Status PromptRun::ReadAgain(const Streams& s, const PromptTask& task, ChunkBuffers* b) {
+  Stream* const stream = s.stream;
   const Reread& again = *request_.reread;
   if (again.own && Slides()) return {};
   const Reread::Part& part = again.parts[static_cast<size_t>(task.part)];
@@ -195,7 +209,7 @@ Status PromptRun::ReadAgain(Stream* stream, const PromptTask& task, ChunkBuffers
   }
   if (again.local && !Slides() && task.at + task.n == part.end - part.begin)
     KVC_RETURN_IF_ERROR(seen_.Store(stream, device));
-  return goes_on ? Finish(stream, rows, 0, b) : Status();
+  return goes_on ? Finish(s, rows, 0, b) : Status();
 }
 
 // ---- a chunk of rows, operation by operation ----
@@ -233,18 +247,19 @@ PromptAttentionArgs PromptRun::AttentionOf(const Rows& rows, bool goes_on, bool 
 }
 
 // skip: so many of the rows go no further. Of the last layer one row does.
-Status PromptRun::Finish(Stream* stream, const Rows& rows, int32_t skip, ChunkBuffers* b) {
+Status PromptRun::Finish(const Streams& s, const Rows& rows, int32_t skip, ChunkBuffers* b) {
   const ModelConfig& c = *network_.config;
   const Weights& weights = *network_.weights;
   if (skip == rows.where.n) return {};
   Device* device = network_.device;
+  if (s.finish != s.stream) KVC_RETURN_IF_ERROR(s.finish->Follow(s.stream));
   KVC_RETURN_IF_ERROR(device->Finish(
-      stream,
+      s.finish,
       {&weights.shape, &weights.layers[static_cast<size_t>(layer_)],
        b->attended_.at() + int64_t{skip} * c.n_heads * c.head_dim, rows.where.n - skip, c.residual_scale,
        residual_.Place(rows.row) + int64_t{skip} * c.hidden_size, b->network_.raw()}));
-  return layer_ + 1 < n_layers_ ? residual_.Store(stream, device, rows.row, rows.where.n)
-                                : residual_.KeepLast(stream, device, rows.row, skip);
+  return layer_ + 1 < n_layers_ ? residual_.Store(s.finish, device, rows.row, rows.where.n)
+                                : residual_.KeepLast(s.finish, device, rows.row, skip);
 }
 
 Status PromptRun::RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b) {

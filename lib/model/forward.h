@@ -81,8 +81,9 @@ class PromptRun {
  public:
   // One layer at full length, and the activations of all tokens between layers. Before the first Advance.
   Status Begin(const Network& network, const PromptRequest& request, const DeviceMemory& memory);
-  // Work on one chunk in one layer.
-  Status Advance(Stream* stream, ChunkBuffers* buffers);
+  // Work on one chunk in one layer. side (Device::NewSideStream, or null): beside what the sink does at the
+  // end of a layer, the rows of its last chunk go through the rest of it there; `stream` follows in the end.
+  Status Advance(Stream* stream, Stream* side, ChunkBuffers* buffers);
   bool done() const { return layer_ == n_layers_; }
   // Of the last token, once done: [hidden], what Heads takes.
   DevicePtr<float> last_row() const { return residual_.last(); }
@@ -102,16 +103,21 @@ class PromptRun {
     int32_t first_position;  // of the row with offset 0
     int32_t row;
   };
+  // finish: what goes on behind the attention of rows goes on there; `stream`, or one beside it.
+  struct Streams {
+    Stream *stream, *finish;
+  };
   Status Embed(Stream* stream, const Rows& rows);
   Status BeginLayer(Stream* stream);
   Status EndLayer();
-  Status ReadFirst(Stream* stream, const PromptTask& task, ChunkBuffers* b);
-  Status ReadAgain(Stream* stream, const PromptTask& task, ChunkBuffers* b);
+  Status Read(const Streams& s, const PromptTask& task, ChunkBuffers* b);
+  Status ReadFirst(const Streams& s, const PromptTask& task, ChunkBuffers* b);
+  Status ReadAgain(const Streams& s, const PromptTask& task, ChunkBuffers* b);
   Status Project(Stream* stream, const Rows& rows, ChunkBuffers* b);
   Status Place(Stream* stream, const Rows& rows, ChunkBuffers* b);
   // goes_on: something comes of the rows' attention; columns: it is folded.
   PromptAttentionArgs AttentionOf(const Rows& rows, bool goes_on, bool columns, ChunkBuffers* b) const;
-  Status Finish(Stream* stream, const Rows& rows, int32_t skip, ChunkBuffers* b);
+  Status Finish(const Streams& s, const Rows& rows, int32_t skip, ChunkBuffers* b);
   Status RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b);
   ColumnArgs ColumnsOf(const Rows& rows, int32_t limit, DevicePtr<float> into, ColumnFold fold,
                        ChunkBuffers* b) const;

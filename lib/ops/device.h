@@ -31,6 +31,9 @@ class Stream {
   // they read or write is given to others behind Issue only.
   virtual void Gather() {}
   virtual Status Issue() { return {}; }
+  // What comes on this stream from here on happens behind all that `other`, of the same device, was given so
+  // far.
+  virtual Status Follow(Stream* /*other*/) { return {}; }
 };
 
 // Gathers for the time of its life.
@@ -74,6 +77,10 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual Result<std::unique_ptr<Stream>> NewStream() = 0;
+  // One whose operations happen beside those of the others and give way to them. Pages are none of its
+  // business: they go from one session to another in the order of the other streams. Null: there is no gain
+  // in it, operations happen one after the other.
+  virtual Result<std::unique_ptr<Stream>> NewSideStream() { return std::unique_ptr<Stream>(); }
 
   // ---- memory: 64-byte aligned, contents undefined ----
   virtual Status Allocate(int64_t bytes, const char* what, DeviceBytes* out) = 0;

@@ -322,6 +322,35 @@ TEST_P(EmulatorTest, StreamsAreLate) {
   cudaFreeHost(pinned);
 }
 
+// What waits for an event takes as much of the other stream with it as was there when that was recorded.
+TEST_P(EmulatorTest, StreamsFollowEachOther) {
+  for (const bool eager : {false, true}) {
+    SCOPED_TRACE(eager);
+    emu::GetOptions().eager = eager;
+    cudaStream_t other = nullptr;
+    cudaEvent_t event = nullptr;
+    ASSERT_EQ(cudaSuccess, cudaStreamCreateWithPriority(&other, cudaStreamNonBlocking, 0));
+    ASSERT_EQ(cudaSuccess, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    EXPECT_EQ(cudaSuccess, cudaStreamWaitEvent(other, event, 0)) << "never recorded: nothing to wait for";
+    uint8_t* x = Device<uint8_t>(4);
+    std::fill(x, x + 4, uint8_t{9});
+    cudaMemsetAsync(x, 1, 1, stream_);
+    ASSERT_EQ(cudaSuccess, cudaEventRecord(event, stream_));
+    cudaMemsetAsync(x + 1, 1, 1, stream_);
+    cudaMemsetAsync(x + 2, 1, 1, other);
+    ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(other));
+    const uint8_t late = eager ? 1 : 9;
+    EXPECT_EQ(std::vector<uint8_t>(x, x + 3), (std::vector<uint8_t>{late, late, 1}));
+    ASSERT_EQ(cudaSuccess, cudaStreamWaitEvent(other, event, 0));
+    cudaMemcpyAsync(x + 3, x, 1, cudaMemcpyDeviceToDevice, other);
+    ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(other));
+    EXPECT_EQ(std::vector<uint8_t>(x, x + 4), (std::vector<uint8_t>{1, late, 1, 1}));
+    ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+    EXPECT_EQ(1, x[1]);
+    cudaEventDestroy(event), cudaStreamDestroy(other), cudaFree(x);
+  }
+}
+
 TEST_P(EmulatorTest, MemoryHasAnEnd) {
   emu::GetOptions().memory = 1 << 20;
   void *first = nullptr, *second = nullptr;

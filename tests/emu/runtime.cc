@@ -411,6 +411,19 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
   The().streams[*out] = 1;
   return cudaSuccess;
 }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(out, flags);
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0, *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  const InContext call;
+  return Enqueue(s, [stream = e->stream, at = e->at] {
+    if (stream != nullptr) kvc::emu::DrainTo(stream, at);
+  });
+}
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
   const InContext call;
   kvc::emu::Drain(s);

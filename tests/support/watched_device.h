@@ -17,6 +17,7 @@ class WatchedDevice : public Device {
   explicit WatchedDevice(std::unique_ptr<Device> to) : to_(std::move(to)) {}
 
   Result<std::unique_ptr<Stream>> NewStream() override { return to_->NewStream(); }
+  Result<std::unique_ptr<Stream>> NewSideStream() override { return to_->NewSideStream(); }
   Status Allocate(int64_t bytes, const char* what, DeviceBytes* out) override {
     return to_->Allocate(bytes, what, out);
   }
