@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kBlock) leave(const LeaveParams p) {
   const int32_t len = pages.len();
   if (p.marks != nullptr) {
     uint64_t* keys = p.keys + g * p.sort_stride;
-    BlockOrder(pages, keys);
+    BlockOrder(pages, keys, &space);
     for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads())
       gone[static_cast<int32_t>(keys[i] & 0xffffffffu)] = p.marks[g * p.marks_stride + i] == 0 ? 1 : 0;
   } else {

@@ -37,6 +37,8 @@ KVC_DEVICE bool Adjacent(const CodeRoom& r, int32_t d, float theta, int32_t a, i
                          r.units + static_cast<int64_t>(r.open[b]) * d, d) > theta;
 }
 
+constexpr uint8_t kMember = 2;  // CodeRoom::alive: of the direction that is being made
+
 // Codes x [n, d]; existing(i): direction i of n_existing; added(i): where the i-th new one goes. Without
 // magnitudes a direction has the length of the vector it came from, and so have all that refer to it. Returns
 // how many came.
@@ -84,8 +86,12 @@ KVC_DEVICE int32_t BlockCodeVectors(const float* x, int32_t n, int32_t d, float 
     best = BlockMax(best, s->longs);
     if (best == 0) break;
     const int32_t centre = static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(best));
+    for (int32_t b = ThreadOfBlock(); b < n_open; b += BlockThreads()) {
+      if (r.alive[b] != 0 && Adjacent(r, d, theta, centre, b)) r.alive[b] = kMember;
+    }
+    __syncthreads();
     const int32_t n_members = BlockCompact(
-        n_open, s, [&](int32_t b) { return r.alive[b] != 0 && Adjacent(r, d, theta, centre, b); },
+        n_open, s, [&](int32_t b) { return r.alive[b] == kMember; },
         [&](int32_t b, int32_t place) { r.members[place] = b; });
     for (int32_t m = ThreadOfBlock(); m < n_members; m += BlockThreads()) {
       r.alive[r.members[m]] = 0;

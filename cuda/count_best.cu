@@ -8,6 +8,8 @@
 namespace kvc::cuda {
 namespace {
 
+constexpr int kValues = 256;  // of eight bits
+
 struct CountParams {
   LayerParams layer;
   Protected protect;
@@ -17,7 +19,7 @@ struct CountParams {
   bool concentrated;
   double* factor;      // [G]
   int64_t* counts;     // [G] candidates above the range that is still open
-  int32_t* histogram;  // [G, 256]
+  int32_t* histogram;  // [G, kValues]
   uint32_t* prefix;
   int shift;
 };
@@ -34,7 +36,7 @@ KVC_DEVICE int64_t Locked(const CountParams& p, int32_t h) {
 }
 
 // Share of the `average` best scores of a head in its total.
-__global__ void __launch_bounds__(kBlock) concentrate(const CountParams p) {
+__global__ void __launch_bounds__(kLineThreads) concentrate(const CountParams p) {
   __shared__ BlockSpace space;
   const int32_t h = static_cast<int32_t>(blockIdx.x), m = Candidates(p, h), best_n = min(p.average, m);
   const float* scores = ScoresOf(p, h);
@@ -44,12 +46,13 @@ __global__ void __launch_bounds__(kBlock) concentrate(const CountParams p) {
   const auto bits = [&](int32_t t) { return ScoreBits(scores[t]); };
   double best = 0, all = 0;
   if (best_n > 0 && best_n < m) {
-    int32_t above = 0;
-    const uint32_t threshold = BlockThreshold(bits, m, best_n, &space, &above);
-    const float tie = __uint_as_float((threshold & 0x80000000u) != 0 ? threshold & 0x7fffffffu : ~threshold);
+    const Threshold least = BlockThreshold(bits, m, best_n, &space);
+    const float tie =
+        __uint_as_float((least.bits & 0x80000000u) != 0 ? least.bits & 0x7fffffffu : ~least.bits);
     for (int32_t t = ThreadOfBlock(); t < m; t += BlockThreads())
-      best += bits(t) > threshold ? value(t) : 0.0;
-    best = BlockSum(best, space.doubles) + static_cast<double>(best_n - above) * static_cast<double>(tie);
+      best += bits(t) > least.bits ? value(t) : 0.0;
+    best =
+        BlockSum(best, space.doubles) + static_cast<double>(best_n - least.above) * static_cast<double>(tie);
   }
   for (int32_t t = ThreadOfBlock(); t < m; t += BlockThreads()) all += value(t);
   all = BlockSum(all, space.doubles);
@@ -59,41 +62,46 @@ __global__ void __launch_bounds__(kBlock) concentrate(const CountParams p) {
   p.factor[h] = all > 0 && share - share == 0 ? share : 1.0;
 }
 
-__global__ void __launch_bounds__(kBlock) count_range(const CountParams p) {
+__global__ void __launch_bounds__(kLineThreads) count_range(const CountParams p) {
   const int32_t h = static_cast<int32_t>(blockIdx.x), m = Candidates(p, h);
   const float* scores = ScoresOf(p, h);
-  int32_t* histogram = p.histogram + h * 256;
-  __shared__ int32_t shared[256];
-  for (int i = ThreadOfBlock(); i < 256; i += BlockThreads()) shared[i] = 0;
+  int32_t* histogram = p.histogram + h * kValues;
+  __shared__ int32_t shared[kValues];
+  for (int i = ThreadOfBlock(); i < kValues; i += BlockThreads()) shared[i] = 0;
   __syncthreads();
   const uint32_t prefix = *p.prefix, fixed = p.shift == 24 ? 0 : 0xFFFFFFFFu << (p.shift + 8);
-  for (int32_t t = ThreadOfBlock(); t < m; t += BlockThreads()) {
-    const float x =
-        p.concentrated ? static_cast<float>(static_cast<double>(scores[t]) * p.factor[h]) : scores[t];
-    const uint32_t bits = ScoreBits(x);
-    if ((bits & fixed) == prefix) atomicAdd(&shared[bits >> p.shift & 255], 1);
-  }
+  const double factor = p.concentrated ? p.factor[h] : 1.0;
+  EachOfLine(
+      m, [&](int32_t t) { return scores[t]; },
+      [&](int32_t, float score) {
+        const uint32_t bits =
+            ScoreBits(p.concentrated ? static_cast<float>(static_cast<double>(score) * factor) : score);
+        if ((bits & fixed) == prefix) atomicAdd(&shared[bits >> p.shift & 255], 1);
+      });
   __syncthreads();
-  for (int i = ThreadOfBlock(); i < 256; i += BlockThreads()) histogram[i] = shared[i];
+  for (int i = ThreadOfBlock(); i < kValues; i += BlockThreads()) histogram[i] = shared[i];
 }
 
-// One block: the next eight bits of the threshold; behind the last, what every head holds.
-__global__ void __launch_bounds__(kBlock) close_range(const CountParams p) {
-  __shared__ int64_t longs[kBlock / kWarp];
-  const int32_t n_heads = p.layer.n_heads;
-  int value = 255;
-  for (;; --value) {
-    int64_t with = 0;
-    for (int32_t h = ThreadOfBlock(); h < n_heads; h += BlockThreads()) {
-      const int64_t held = p.counts[h] + p.histogram[h * 256 + value], locked = Locked(p, h);
-      with += held > locked ? held : locked;
-    }
-    with = BlockSum(with, longs);
-    if (with > p.total || value == 0) break;
-    for (int32_t h = ThreadOfBlock(); h < n_heads; h += BlockThreads())
-      p.counts[h] += p.histogram[h * 256 + value];
-    __syncthreads();
+// One block, a thread for each value that the next eight bits of the threshold may have, from above: with how
+// many entries heads go on if that is the threshold's, and the highest that is too many is it. Behind the
+// last bits, what every head holds.
+__global__ void __launch_bounds__(kValues) close_range(const CountParams p) {
+  __shared__ int32_t ints[kWarp];
+  const int32_t n_heads = p.layer.n_heads, own = kValues - 1 - ThreadOfBlock();
+  int32_t all = 0;
+  int64_t with = 0;
+  for (int32_t h = 0; h < n_heads; ++h) {
+    const int32_t count = p.histogram[h * kValues + own];
+    const int64_t held = p.counts[h] + BlockPrefix(count, ints, &all) + count, locked = Locked(p, h);
+    with += held > locked ? held : locked;
   }
+  const int32_t n_too_high = BlockSum(with <= p.total ? 1 : 0, ints),
+                value = max(kValues - 1 - n_too_high, 0);
+  for (int32_t h = 0; h < n_heads; ++h) {
+    const int32_t above = BlockPrefix(p.histogram[h * kValues + own], ints, &all);
+    if (own == value) p.counts[h] += above;
+  }
+  __syncthreads();
   if (ThreadOfBlock() != 0) return;
   *p.prefix |= static_cast<uint32_t>(value) << p.shift;
   if (p.shift != 0) return;
@@ -105,7 +113,7 @@ __global__ void __launch_bounds__(kBlock) close_range(const CountParams p) {
   }
   for (int32_t h = 0; h < n_heads; ++h) {
     const int64_t locked = Locked(p, h), held = p.counts[h] > locked ? p.counts[h] : locked,
-                  ties = p.counts[h] + p.histogram[h * 256 + value] - held, most = left > 0 ? left : 0;
+                  ties = p.counts[h] + p.histogram[h * kValues + value] - held, most = left > 0 ? left : 0;
     const int64_t more = ties < 0 ? 0 : ties < most ? ties : most;
     p.counts[h] = held + more;
     left -= more;
@@ -132,19 +140,19 @@ Status CudaDevice::CountBest(Stream* s, const CountBestArgs& a) {
   Scratch scratch(At(a.scratch), SelectScratchBytes(heads, a.stride));
   p.factor = scratch.Take<double>(heads);
   p.counts = scratch.Take<int64_t>(heads);
-  p.histogram = scratch.Take<int32_t>(int64_t{heads} * 256);
+  p.histogram = scratch.Take<int32_t>(int64_t{heads} * kValues);
   p.prefix = scratch.Take<uint32_t>(1);
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   CudaStream& stream = StreamOf(s);
-  const dim3 grid(static_cast<unsigned>(heads)), block(kBlock);
+  const dim3 grid(static_cast<unsigned>(heads)), block = BlockOf(a.layer);
   KVC_RETURN_IF_ERROR(stream.Clear(p.counts, int64_t{8} * heads, "selection"));
   KVC_RETURN_IF_ERROR(stream.Clear(p.prefix, 4, "selection"));
   if (a.concentrated)
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(concentrate, grid, block, 0, stream, p), "selection"));
   for (p.shift = 24; p.shift >= 0; p.shift -= 8) {
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(count_range, grid, block, 0, stream, p), "selection"));
-    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(close_range, dim3(1), block, 0, stream, p), "selection"));
+    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(close_range, dim3(1), dim3(kValues), 0, stream, p), "selection"));
   }
   return StreamOf(s).Fetch(p.counts, a.counts, int64_t{8} * heads);
 }

@@ -15,8 +15,8 @@
 //
 // The norm in front of a product and the activation behind two of them ride along: every block makes the norm
 // of x while its first weights are on their way, and a warp that has both rows of gate and up writes what
-// becomes of them. Sums over weights of 16 bits, and of norms, are in the order of gemv.cu and norm_rows.cu: a
-// row gives the same bits alone and beside others. Codes meet whole numbers here, and numbers of f32 there.
+// becomes of them. Sums over weights of 16 bits, and of norms, are in the order of gemv.cu and norm_rows.cu:
+// a row gives the same bits alone and beside others. Codes meet whole numbers here, and numbers of f32 there.
 #include <algorithm>
 
 #include "cuda/digits.h"

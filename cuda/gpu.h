@@ -440,11 +440,13 @@ KVC_DEVICE void WaitForCopies() {
 #endif
 
 // ---- a warp ----
-// Whether it is so on any lane; a bit for each lane on which it is.
+// Whether it is so on any lane; a bit for each lane on which it is; how many there are.
 #if defined(__CUDACC__)
 KVC_DEVICE bool OnAnyLane(bool so) { return __any_sync(kAllLanes, so) != 0; }
 KVC_DEVICE uint32_t LanesWhere(bool so) { return __ballot_sync(kAllLanes, so); }
+KVC_DEVICE int32_t CountBits(uint32_t x) { return __popc(x); }
 #else
+KVC_DEVICE int32_t CountBits(uint32_t x) { return __builtin_popcount(x); }
 KVC_DEVICE uint32_t LanesWhere(bool so) {
   const bool* all = static_cast<const bool*>(emu::Exchange(kAllLanes, &so, sizeof so));
   uint32_t lanes = 0;

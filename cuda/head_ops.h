@@ -256,14 +256,20 @@ KVC_DEVICE void BlockDropRotation(const Pages& pages, const Turn& turn, float* v
 }
 
 // Physical indices by ascending position: the lower half of keys [next power of two of len].
-KVC_DEVICE void BlockOrder(const Pages& pages, uint64_t* keys) {
+KVC_DEVICE void BlockOrder(const Pages& pages, uint64_t* keys, BlockSpace* s) {
   const int32_t len = pages.len();
-  for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
+  const auto key_of = [&](int32_t i) {
     const int32_t physical = pages.Physical(i);
-    keys[i] = OrderKey(pages.At(physical).position(), physical);
-  }
+    return OrderKey(pages.At(physical).position(), physical);
+  };
+  EachOfLine(len, key_of, [&](int32_t i, uint64_t key) { keys[i] = key; });
   __syncthreads();
-  BlockSort(keys, len);
+  // Where no entry took the place of another they are in order.
+  int32_t falls = 0;
+  EachOfLine(
+      len - 1, [&](int32_t i) { return keys[i] > keys[i + 1]; },
+      [&](int32_t, bool fall) { falls += fall ? 1 : 0; });
+  if (BlockSum(falls, s->ints) > 0) BlockSort(keys, len);
 }
 
 }  // namespace kvc::cuda

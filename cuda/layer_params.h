@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 
+#include "cuda/block.h"
 #include "cuda/cuda_device.h"
 #include "cuda/records.h"
 #include "cuda/split_tiles.h"
@@ -90,6 +91,10 @@ inline LayerParams LayerOf(const LayerView& v, Packet* packet) {
           v.has_seen ? At(v.seen) : nullptr,
           packet->Copy(v.len, v.n_kv_heads)};
 }
+
+inline int32_t LongestOf(const LayerView& v) { return *std::max_element(v.len, v.len + v.n_kv_heads); }
+// A block for each head's line.
+inline dim3 BlockOf(const LayerView& v) { return dim3(LineThreads(LongestOf(v))); }
 
 inline int64_t TurnBytes(const Rope* rope) {
   return rope == nullptr ? 0 : Packet::Size<double>(static_cast<int64_t>(rope->frequencies().size()));

@@ -21,9 +21,10 @@ struct LoadParams {
   int64_t sort_stride;
 };
 
-__global__ void __launch_bounds__(kBlock) order_entries(const LoadParams p) {
+__global__ void __launch_bounds__(kLineThreads) order_entries(const LoadParams p) {
+  __shared__ BlockSpace space;
   const int32_t g = static_cast<int32_t>(blockIdx.x);
-  BlockOrder(Pages(p.cache, g), p.keys + g * p.sort_stride);
+  BlockOrder(Pages(p.cache, g), p.keys + g * p.sort_stride, &space);
 }
 
 __global__ void load_entries(const LoadParams p) {
@@ -108,7 +109,7 @@ struct StoreParams {
   int64_t codes_stride, n_codes;
 };
 
-__global__ void __launch_bounds__(kBlock) list_marked(const StoreParams p) {
+__global__ void __launch_bounds__(kLineThreads) list_marked(const StoreParams p) {
   __shared__ BlockSpace space;
   const int32_t g = static_cast<int32_t>(blockIdx.x);
   int32_t* places = p.places + g * p.places_stride;
@@ -316,9 +317,9 @@ Status CudaDevice::LoadLayer(Stream* s, const LoadArgs& a) {
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   CudaStream& stream = StreamOf(s);
-  KVC_RETURN_IF_ERROR(
-      Check(KVC_LAUNCH(order_entries, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, stream, p),
-            "loading entries"));
+  KVC_RETURN_IF_ERROR(Check(
+      KVC_LAUNCH(order_entries, dim3(static_cast<unsigned>(heads)), dim3(LineThreads(longest)), 0, stream, p),
+      "loading entries"));
   return Check(KVC_LAUNCH(load_entries, dim3(static_cast<unsigned>(longest), static_cast<unsigned>(heads)),
                           dim3(64), static_cast<size_t>(a.to.head_dim) * sizeof(float), stream, p),
                "loading entries");
@@ -333,7 +334,7 @@ int64_t CudaDevice::StoreScratchBytes(const CacheLayout& layout, int64_t entries
 Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
   KVC_ENTER();
   const int32_t heads = a.from.n_kv_heads, d = a.from.head_dim;
-  const int64_t longest = *std::max_element(a.from.len, a.from.len + heads);
+  const int64_t longest = LongestOf(a.from);
   if (longest == 0) return {};
   const int32_t block_slots = SharedSlots(*a.cache->layout);
   CacheRecords records(*a.cache, a.layer * heads, heads, 0);
@@ -353,17 +354,19 @@ Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   CudaStream& stream = StreamOf(s);
-  const dim3 grid(static_cast<unsigned>(heads)), block(kBlock);
-  KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(list_marked, grid, block, 0, stream, p), "storing entries"));
+  const dim3 grid(static_cast<unsigned>(heads));
+  KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(list_marked, grid, BlockOf(a.from), 0, stream, p), "storing entries"));
+  // As many as the records say that there will be: of a long prompt few stay.
+  const int32_t stored = std::max(Longest(*a.cache, a.layer), 1);
   KVC_RETURN_IF_ERROR(
-      Check(KVC_LAUNCH(store_entries, dim3(static_cast<unsigned>(longest), static_cast<unsigned>(heads)),
+      Check(KVC_LAUNCH(store_entries, dim3(static_cast<unsigned>(stored), static_cast<unsigned>(heads)),
                        dim3(64), 2 * static_cast<size_t>(d) * sizeof(float), stream, p),
             "storing entries"));
   const std::vector<PageFormat>& formats = a.cache->layout->formats;
   const bool bounds =
       std::any_of(formats.begin(), formats.end(), [](const PageFormat& f) { return f.key_bounds; });
   if (block_slots == 0 && a.cache->layout->directions < 0 && !bounds) return {};
-  return Check(KVC_LAUNCH(store_shared, grid, block, 0, stream, p), "storing entries");
+  return Check(KVC_LAUNCH(store_shared, grid, dim3(kBlock), 0, stream, p), "storing entries");
 }
 
 Status CudaDevice::CodeLayer(Stream* s, const CodeArgs& a) {

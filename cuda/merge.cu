@@ -87,21 +87,21 @@ __global__ void __launch_bounds__(kBlock) sum_dropped(const RestParams p) {
 // Block g: the mean of what is dropped becomes slot 0, and what was before the first that is dropped moves on
 // by one, each number by the thread that has its dimension.
 __global__ void __launch_bounds__(kBlock) form_rest(const RestParams p) {
-  __shared__ BlockSpace space;
+  __shared__ int32_t ints[kWarp], found;
   const int32_t g = static_cast<int32_t>(blockIdx.x), d = p.layer.d, n = p.layer.len[g];
   uint8_t* marks = p.marks + g * p.stride;
-  if (ThreadOfBlock() == 0) space.left = n;
+  if (ThreadOfBlock() == 0) found = n;
   __syncthreads();
   for (int32_t base = 0; base < n; base += kBlock) {
     const int32_t e = base + ThreadOfBlock();
     const bool yes = e < n && marks[e] == 0;
     int32_t total = 0;
-    const int32_t place = BlockPrefix(yes ? 1 : 0, space.ints, &total);
-    if (yes && place == 0) space.left = e;
+    const int32_t place = BlockPrefix(yes ? 1 : 0, ints, &total);
+    if (yes && place == 0) found = e;
     if (total > 0) break;
   }
   __syncthreads();
-  const int32_t first = space.left;
+  const int32_t first = found;
   if (first == n) return;
   const double* sums = p.sums + static_cast<int64_t>(g) * p.n_parts * (2 * d + 1);
   const auto all = [&](int32_t i) {

@@ -51,12 +51,12 @@ KVC_DEVICE void BlockMergeDropped(const DroppedLine& in, const Values& values, B
         for (int32_t t = e + 1; t < in.n && n_targets < in.rule.n_targets; ++t) {
           if (in.mark[t] != 0) in.links[n_targets++] = t;
         }
-        s->left = n_targets;
+        s->told = n_targets;
         s->floats[0] =
             SpreadShare(in.rule, in.sums[e], in.sums, in.links, n_targets, in.head, in.positions[e]);
       }
       __syncthreads();
-      const int32_t n_targets = s->left;
+      const int32_t n_targets = s->told;
       const float factor = s->floats[0];
       for (int32_t i = 0; factor != 0.0f && i < n_targets; ++i) values.Add(in.links[i], factor, e);
       __syncthreads();

@@ -1,6 +1,7 @@
 // One token from logits, by one block: nothing is sorted, nothing but the token leaves the device. Weights
 // are summed as whole numbers of 2^-40, so that sums do not depend on who came first. Bytes: logits and
-// weights are read about ten times from the second-level cache. As lib/ops/cpu/sample.cc.
+// weights are read about ten times from the second-level cache, with top_p sixteen times more, as block.h has
+// lines read. As lib/ops/cpu/sample.cc.
 #include <algorithm>
 
 #include "cuda/block.h"
@@ -11,7 +12,7 @@
 namespace kvc::cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = kLineThreads;
 constexpr double kUnit = 1099511627776.0;  // 2^40
 
 struct SampleParams {
@@ -32,66 +33,66 @@ KVC_DEVICE uint64_t Whole(float weight) { return static_cast<uint64_t>(static_ca
 
 struct SampleSpace {
   BlockSpace block;
-  unsigned long long sums[256];
   unsigned long long longs[kWarp];
   int32_t token;
 };
 
+KVC_DEVICE uint32_t KeyOf(float logit) { return ScoreBits(FiniteOrNever(logit)); }
+
 KVC_DEVICE unsigned long long SumOf(const SampleParams& p, SampleSpace* s) {
   unsigned long long sum = 0;
-  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) sum += Whole(p.weights[i]);
+  EachOfLine(
+      p.n, [&](int32_t i) { return p.weights[i]; }, [&](int32_t, float w) { sum += Whole(w); });
   return BlockSum(sum, s->longs);
 }
 
-// Keeps the weights of tokens above `key`, and of the first n_equal at it; the others become `none`.
-KVC_DEVICE void Cut(const SampleParams& p, uint32_t key, int64_t n_equal, float none, SampleSpace* s) {
-  int64_t before = 0;
-  for (int32_t base = 0; base < p.n; base += BlockThreads()) {
-    const int32_t i = base + ThreadOfBlock();
-    const uint32_t k = i < p.n ? ScoreBits(FiniteOrNever(p.logits[i])) : 0;
-    int32_t total = 0;
-    const int64_t place = before + BlockPrefix(i < p.n && k == key ? 1 : 0, s->block.ints, &total);
-    if (i < p.n && !(k > key || (k == key && place < n_equal))) p.weights[i] = none;
-    before += total;
-  }
-  __syncthreads();
+// Keeps the weights of tokens above `key`, and of the first n_equal at it; the others become 0.
+KVC_DEVICE void Cut(const SampleParams& p, uint32_t key, int64_t n_equal, SampleSpace* s) {
+  BlockRank(
+      p.n, &s->block, [&](int32_t i) { return KeyOf(p.logits[i]) == key; },
+      [&](int32_t i, bool equal, int32_t place) {
+        if (equal ? place >= n_equal : KeyOf(p.logits[i]) < key) p.weights[i] = 0;
+      });
 }
 
-// The fewest likeliest tokens whose weights add up to `limit`: the key where they end, eight bits at a time.
+// f(key, whole weight) of all tokens that have one.
+template <typename F>
+KVC_DEVICE void EachWeight(const SampleParams& p, F f) {
+  EachOfLine(
+      p.n,
+      [&](int32_t i) {
+        return float2{p.logits[i], p.weights[i]};
+      },
+      [&](int32_t, const float2& x) {
+        if (const unsigned long long w = Whole(x.y); w > 0) f(KeyOf(x.x), w);
+      });
+}
+
+// The fewest likeliest tokens whose weights add up to `limit`: the greatest key that with all above it has as
+// much, two bits at a time. Sums are in registers: on one counter of shared memory, where many tokens have
+// nearly the same logit, all threads would wait for each other.
 KVC_DEVICE void CutByWeight(const SampleParams& p, unsigned long long limit, SampleSpace* s) {
-  uint32_t prefix = 0, fixed = 0;
-  unsigned long long above = 0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = ThreadOfBlock(); i < 256; i += BlockThreads()) s->sums[i] = 0;
-    __syncthreads();
-    for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) {
-      const uint32_t k = ScoreBits(FiniteOrNever(p.logits[i]));
-      const unsigned long long w = Whole(p.weights[i]);
-      if ((k & fixed) == prefix && w > 0) atomicAdd(&s->sums[k >> shift & 255], w);
-    }
-    __syncthreads();
-    int bucket = 255;
-    while (bucket > 0 && above + s->sums[bucket] < limit) above += s->sums[bucket--];
-    prefix |= static_cast<uint32_t>(bucket) << shift;
-    fixed |= 255u << shift;
-    __syncthreads();
+  uint32_t key = 0;
+  for (int shift = 30; shift >= 0; shift -= 2) {
+    unsigned long long from[3] = {0, 0, 0};  // weights of keys that are no less, with 1, 2 and 3 there
+    EachWeight(p, [&](uint32_t k, unsigned long long w) {
+      KVC_UNROLL
+      for (uint32_t c = 0; c < 3; ++c) from[c] += k >= (key | (c + 1) << shift) ? w : 0;
+    });
+    uint32_t bits = 0;
+    KVC_UNROLL
+    for (uint32_t c = 0; c < 3; ++c) bits = BlockSum(from[c], s->longs) >= limit ? c + 1 : bits;
+    key |= bits << shift;
   }
   // Equal logits have equal weights.
-  unsigned long long each = 0;
-  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) {
-    if (ScoreBits(FiniteOrNever(p.logits[i])) == prefix)
-      each = Whole(p.weights[i]) > each ? Whole(p.weights[i]) : each;
-  }
-  for (int i = kWarp / 2; i > 0; i /= 2) {
-    const unsigned long long other = __shfl_xor_sync(kAllLanes, each, i);
-    each = other > each ? other : each;
-  }
-  if (Lane() == 0) s->longs[WarpOfBlock()] = each;
-  __syncthreads();
-  for (int i = 0; i < BlockThreads() / kWarp; ++i) each = s->longs[i] > each ? s->longs[i] : each;
-  __syncthreads();
-  Cut(p, prefix, each > 0 && limit > above ? static_cast<int64_t>((limit - above + each - 1) / each) : 0,
-      0.0f, s);
+  unsigned long long above = 0, each = 0;
+  EachWeight(p, [&](uint32_t k, unsigned long long w) {
+    if (k > key) above += w;
+    if (k == key) each = w;
+  });
+  above = BlockSum(above, s->longs);
+  each = BlockMax(static_cast<uint64_t>(each), s->block.longs);
+  Cut(p, key, each > 0 && limit > above ? static_cast<int64_t>((limit - above + each - 1) / each) : 0, s);
 }
 
 // The token at `target` when the weights are laid end to end by id; -1: rounding left none.
@@ -99,7 +100,8 @@ KVC_DEVICE int32_t TokenAt(const SampleParams& p, unsigned long long target, Sam
   const int32_t per = (p.n + BlockThreads() - 1) / BlockThreads(), first = ThreadOfBlock() * per,
                 end = min(first + per, p.n);
   unsigned long long own = 0;
-  for (int32_t i = first; i < end; ++i) own += Whole(p.weights[i]);
+  EachLoaded(
+      first, end, 1, [&](int32_t i) { return p.weights[i]; }, [&](int32_t, float w) { own += Whole(w); });
   unsigned long long sum = own;
   for (int i = 1; i < kWarp; i *= 2) {
     const unsigned long long other = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(i));
@@ -186,18 +188,21 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
     return;
   }
   float sum = 0;
-  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads())
-    p.weights[i] = expf(__fdiv_rn(FiniteOrNever(p.logits[i]) - top, p.temperature));
+  EachOfLine(
+      p.n, [&](int32_t i) { return p.logits[i]; },
+      [&](int32_t i, float logit) {
+        p.weights[i] = expf(__fdiv_rn(FiniteOrNever(logit) - top, p.temperature));
+      });
   __syncthreads();
   if (p.top_k > 0 && p.top_k < p.n) {
-    int32_t above = 0;
-    const uint32_t cut = BlockThreshold([&](int32_t i) { return ScoreBits(FiniteOrNever(p.logits[i])); }, p.n,
-                                        p.top_k, &s.block, &above);
-    Cut(p, cut, p.top_k - above, 0.0f, &s);
+    const Threshold least =
+        BlockThreshold([&](int32_t i) { return KeyOf(p.logits[i]); }, p.n, p.top_k, &s.block);
+    Cut(p, least.bits, p.top_k - least.above, &s);
   }
-  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) sum += p.weights[i];
+  const auto weight = [&](int32_t i) { return p.weights[i]; };
+  EachOfLine(p.n, weight, [&](int32_t, float w) { sum += w; });
   sum = BlockSum(sum, s.block.floats);
-  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) p.weights[i] = __fdiv_rn(p.weights[i], sum);
+  EachOfLine(p.n, weight, [&](int32_t i, float w) { p.weights[i] = __fdiv_rn(w, sum); });
   __syncthreads();
   if (p.top_p > 0 && p.top_p < 1) {
     const double limit = static_cast<double>(p.top_p) * static_cast<double>(SumOf(p, &s));
@@ -206,9 +211,9 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
   if (p.min_p > 0) {
     const float least = p.min_p * p.weights[best];
     __syncthreads();
-    for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) {
-      if (p.weights[i] < least) p.weights[i] = 0;
-    }
+    EachOfLine(p.n, weight, [&](int32_t i, float w) {
+      if (w < least) p.weights[i] = 0;
+    });
     __syncthreads();
   }
   const double u = Uniform(

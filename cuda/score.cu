@@ -280,7 +280,7 @@ class Lines {
   BlockSpace* s_;
 };
 
-__global__ void __launch_bounds__(kBlock) score_lines(const ScoreParams p) {
+__global__ void __launch_bounds__(kLineThreads) score_lines(const ScoreParams p) {
   __shared__ BlockSpace space;
   Lines lines(p, static_cast<int32_t>(blockIdx.x), &space);
   for (int32_t i = p.first; i < p.end; ++i) lines.Do(p.program.code[i]);
@@ -312,7 +312,7 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.layer.head_dim));
   const RowRule& rule = program.rows;
   const int32_t heads = a.layer.n_kv_heads, rows = std::min(rule.n_rows, a.observed.n_rows);
-  const int32_t longest = *std::max_element(a.layer.len, a.layer.len + heads);
+  const int32_t longest = LongestOf(a.layer);
   Packet packet;
   KVC_RETURN_IF_ERROR(
       packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows) + TurnBytes(a.turning.rope)));
@@ -346,7 +346,7 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   CudaStream& stream = StreamOf(s);
-  const dim3 block(kBlock);
+  const dim3 block(LineThreads(longest));
   for (int32_t at = 0; at < program.n;) {
     const ScoreInstr& instr = program.code[at];
     const ScoreOp op = instr.op;

@@ -18,7 +18,7 @@ struct SelectParams {
   int64_t stride;
 };
 
-__global__ void __launch_bounds__(kBlock) select_topk(const SelectParams p) {
+__global__ void __launch_bounds__(kLineThreads) select_topk(const SelectParams p) {
   __shared__ BlockSpace space;
   const int32_t g = static_cast<int32_t>(blockIdx.x);
   BlockSelectEntries(
@@ -39,7 +39,7 @@ struct QuerySelectParams {
   int64_t stride;
 };
 
-__global__ void __launch_bounds__(kBlock) select_by_query_head(const QuerySelectParams p) {
+__global__ void __launch_bounds__(kLineThreads) select_by_query_head(const QuerySelectParams p) {
   __shared__ BlockSpace space;
   const int32_t g = static_cast<int32_t>(blockIdx.x), n = p.layer.len[g], m = max(n - p.n_recent, 0),
                 count = p.counts[g];
@@ -79,7 +79,7 @@ struct UnmarkParams {
   int64_t stride;
 };
 
-__global__ void __launch_bounds__(kBlock) unmark(const UnmarkParams p) {
+__global__ void __launch_bounds__(kLineThreads) unmark(const UnmarkParams p) {
   __shared__ BlockSpace space;
   const int32_t g = static_cast<int32_t>(blockIdx.x), n = p.len[g], held = p.held[g],
                 first = min(p.n_sink, held - 1);
@@ -131,8 +131,9 @@ Status CudaDevice::Select(Stream* s, const SelectArgs& a) {
   if (draws) p.lines = scratch.Take<float>(heads * a.stride);
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
-  return Check(KVC_LAUNCH(select_topk, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
-               "selection");
+  return Check(
+      KVC_LAUNCH(select_topk, dim3(static_cast<unsigned>(heads)), BlockOf(a.layer), 0, StreamOf(s), p),
+      "selection");
 }
 
 Status CudaDevice::SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& a) {
@@ -149,9 +150,9 @@ Status CudaDevice::SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& a) 
   p.kept = scratch.Take<int32_t>(heads);
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
-  KVC_RETURN_IF_ERROR(Check(
-      KVC_LAUNCH(select_by_query_head, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
-      "selection"));
+  KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(select_by_query_head, dim3(static_cast<unsigned>(heads)),
+                                       BlockOf(a.layer), 0, StreamOf(s), p),
+                            "selection"));
   return StreamOf(s).Fetch(p.kept, a.kept, int64_t{4} * heads);
 }
 
@@ -163,7 +164,7 @@ Status CudaDevice::Unmark(Stream* s, const UnmarkArgs& a) {
   const UnmarkParams p{packet.Copy(a.layer.len, heads), packet.Copy(a.held, heads), a.n_sink, At(a.marks),
                        a.stride};
   KVC_RETURN_IF_ERROR(packet.Send());
-  return Check(KVC_LAUNCH(unmark, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
+  return Check(KVC_LAUNCH(unmark, dim3(static_cast<unsigned>(heads)), BlockOf(a.layer), 0, StreamOf(s), p),
                "selection");
 }
 

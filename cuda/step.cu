@@ -78,12 +78,14 @@ __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
   const Pages pages(row.cache, g);
   float* line = p.logits + (static_cast<int64_t>(r) * p.n_heads + h) * p.stride;
   double all = 0;
-  for (int32_t x = ThreadOfBlock(); x < pages.len(); x += BlockThreads()) {
-    float* z = line + pages.Physical(x);
-    *z = expf(*z - m) * inverse;
-    if (row.gain != 1.0f) *z = powf(*z, row.gain);
-    all += static_cast<double>(*z);
-  }
+  EachOfLine(
+      pages.len(), [&](int32_t i) { return line[pages.Physical(i)]; },
+      [&](int32_t i, float logit) {
+        float share = expf(logit - m) * inverse;
+        if (row.gain != 1.0f) share = powf(share, row.gain);
+        line[pages.Physical(i)] = share;
+        all += static_cast<double>(share);
+      });
   if (row.gain == 1.0f) return;
   all = BlockSum(all, doubles);
   if (sink != -Infinity()) all += static_cast<double>(powf(expf(sink - m) * inverse, row.gain));
@@ -106,12 +108,15 @@ __global__ void __launch_bounds__(kThreads) gather_attention(const StepParams p)
   if (row.needs_attention) {
     const int32_t first = row.one_set ? 0 : g * group, end = row.one_set ? p.n_heads : first + group;
     float* mean = p.mean + (static_cast<int64_t>(r) * p.n_kv_heads + g) * p.stride;
-    for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
+    const auto sum_of = [&](int32_t i) {
       const int32_t x = pages.Physical(i);
       float sum = lines[first * p.stride + x];
       for (int32_t h = first + 1; h < end; ++h) sum += lines[h * p.stride + x];
-      mean[x] = __fdiv_rn(sum, static_cast<float>(end - first));
-    }
+      return sum;
+    };
+    EachOfLine(len, sum_of, [&](int32_t i, float sum) {
+      mean[pages.Physical(i)] = __fdiv_rn(sum, static_cast<float>(end - first));
+    });
   }
   if (row.attention == nullptr) return;
   int32_t falls = 0;

@@ -8,6 +8,9 @@
 namespace kvc::cuda {
 namespace {
 
+// Of a block: as many entries as most budgets have are found at once.
+constexpr int kThreads = 256, kEntriesAhead = 4;
+
 // Lines of one head, each as long as the longest head has slots.
 struct UpdateLines {
   uint64_t* keys;
@@ -61,13 +64,27 @@ class HeadUpdate {
   }
 
  private:
+  // f(x, slot, load(x, slot)) for all entries, x: the physical index. An entry is found by way of a page's
+  // number and its place, so that what is known of several is asked for together.
+  template <typename Load, typename F>
+  KVC_DEVICE void EachLoadedEntry(Load load, F f) const {
+    struct Entry {
+      int32_t x;
+      Slot s;
+      decltype(load(0, Slot{})) value;
+    };
+    EachLoaded<kEntriesAhead>(
+        ThreadOfBlock(), pages_.len(), BlockThreads(),
+        [&](int32_t i) {
+          const int32_t x = pages_.Physical(i);
+          const Slot s = pages_.At(x);
+          return Entry{x, s, load(x, s)};
+        },
+        [&](int32_t, const Entry& e) { f(e.x, e.s, e.value); });
+  }
   template <typename F>
-  KVC_DEVICE void Each(F f) const {  // physical index, its slot
-    const int32_t len = pages_.len();
-    for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
-      const int32_t x = pages_.Physical(i);
-      f(x, pages_.At(x));
-    }
+  KVC_DEVICE void Each(F f) const {
+    EachLoadedEntry([](int32_t, const Slot&) { return 0; }, [&](int32_t x, const Slot& s, int) { f(x, s); });
     __syncthreads();
   }
 
@@ -79,13 +96,19 @@ class HeadUpdate {
         AddPrior();
         continue;
       }
-      Each([&](int32_t x, const Slot& s) {
-        if (instr.op == StepOp::kAddAttention) s.aux(instr.dst) += mean_[x];
-        if (instr.op == StepOp::kAddOne) s.aux(instr.dst) += 1.0f;
-        if (instr.op == StepOp::kHistory)
+      if (instr.op == StepOp::kHistory) {
+        Each([&](int32_t x, const Slot& s) {
           PushHistory(
               row_.history, [&](int a) -> float& { return s.aux(a); }, mean_[x], average);
-      });
+        });
+        continue;
+      }
+      EachLoadedEntry(
+          [&](int32_t x, const Slot& s) {
+            return s.aux(instr.dst) + (instr.op == StepOp::kAddAttention ? mean_[x] : 1.0f);
+          },
+          [&](int32_t, const Slot& s, float sum) { s.aux(instr.dst) = sum; });
+      __syncthreads();
     }
   }
 
@@ -93,12 +116,8 @@ class HeadUpdate {
   KVC_DEVICE void AddPrior() const {
     float norm = 0, most = 0;
     for (int32_t x = 0; x < p_.d; ++x) norm += value_[x] * value_[x];
-    const int32_t len = pages_.len();
-    for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
-      const Slot s = pages_.At(pages_.Physical(i));
-      const float x = s.position() == row_.position ? norm : s.aux(2);
-      most = most < x ? x : most;
-    }
+    EachLoadedEntry([&](int32_t, const Slot& s) { return s.position() == row_.position ? norm : s.aux(2); },
+                    [&](int32_t, const Slot&, float x) { most = most < x ? x : most; });
     most = BlockMax(most, s_->floats);
     Each([&](int32_t x, const Slot& s) {
       if (s.position() == row_.position) s.aux(1) = norm, s.aux(2) = most;
@@ -148,26 +167,28 @@ class HeadUpdate {
     // The lowest rank, among equals the newest, as the largest key; its place is found again by the key.
     uint64_t best = 0;
     int32_t n_recent = 0;
-    for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) {
-      const int32_t x = pages_.Physical(i);
-      const Slot s = pages_.At(x);
-      if (s.position() >= oldest_recent) {
-        ++n_recent;
-      } else if (x >= part.n_sink) {
-        const uint64_t key =
-            static_cast<uint64_t>(~ScoreBits(Rank(s, x))) << 32 | (static_cast<uint32_t>(s.position()) + 1u);
-        best = key > best ? key : best;
-      }
-    }
+    EachLoadedEntry(
+        [&](int32_t x, const Slot& s) {
+          return static_cast<uint64_t>(~ScoreBits(Rank(s, x))) << 32 |
+                 (static_cast<uint32_t>(s.position()) + 1u);
+        },
+        [&](int32_t x, const Slot&, uint64_t key) {
+          if (static_cast<int32_t>(static_cast<uint32_t>(key) - 1u) >= oldest_recent) {
+            ++n_recent;
+          } else if (x >= part.n_sink) {
+            best = key > best ? key : best;
+          }
+        });
     n_recent = BlockSum(n_recent, s_->ints);
     best = BlockMax(best, s_->longs);
     if (n_recent != part.n_recent || best == 0) return false;
     const int32_t position = static_cast<int32_t>(static_cast<uint32_t>(best) - 1u);
-    for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) {
-      if (pages_.At(pages_.Physical(i)).position() == position) s_->left = pages_.Physical(i);
-    }
+    EachLoadedEntry([](int32_t, const Slot& s) { return s.position(); },
+                    [&](int32_t x, const Slot&, int32_t at) {
+                      if (at == position) s_->told = x;
+                    });
     __syncthreads();
-    const int32_t victim = s_->left;
+    const int32_t victim = s_->told;
     __syncthreads();
     if (row_.merge.kind == MergeKind::kIntoNext) MergeOne(victim);
     BlockRemove(
@@ -178,16 +199,14 @@ class HeadUpdate {
   // WeightedKV: the value goes into that of the next token that is still there.
   KVC_DEVICE void MergeOne(int32_t victim) {
     const Slot gone = pages_.At(victim);
-    const int32_t n = pages_.len();
     uint64_t best = 0;
-    for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) {
-      const int32_t x = pages_.Physical(i);
-      const int32_t position = pages_.At(x).position();
-      if (position <= gone.position()) continue;
-      const uint64_t key =
-          static_cast<uint64_t>(~static_cast<uint32_t>(position)) << 32 | (static_cast<uint32_t>(x) + 1u);
-      best = key > best ? key : best;
-    }
+    const int32_t before = gone.position();
+    EachLoadedEntry([](int32_t, const Slot& s) { return s.position(); },
+                    [&](int32_t x, const Slot&, int32_t position) {
+                      const uint64_t key = static_cast<uint64_t>(~static_cast<uint32_t>(position)) << 32 |
+                                           (static_cast<uint32_t>(x) + 1u);
+                      if (position > before) best = key > best ? key : best;
+                    });
     best = BlockMax(best, s_->longs);
     if (best == 0) return;
     const Slot next = pages_.At(static_cast<int32_t>(static_cast<uint32_t>(best) - 1u));
@@ -233,7 +252,7 @@ class HeadUpdate {
 
   KVC_DEVICE void ReduceMany(int32_t cap) {
     const int32_t n = pages_.len(), head = row_.cache.first_head + g_;
-    BlockOrder(pages_, l_.keys);
+    BlockOrder(pages_, l_.keys, s_);
     for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) {
       const int32_t x = static_cast<int32_t>(l_.keys[i] & 0xffffffffu);
       const Slot s = pages_.At(x);
@@ -263,7 +282,7 @@ class HeadUpdate {
   KVC_DEVICE void HoldLength() {
     if (row_.in_cache) BlockDropRotation(pages_, p_.turn, l_.room.vectors);
     const int32_t n = pages_.len(), over = n - row_.held[g_];
-    BlockOrder(pages_, l_.keys);
+    BlockOrder(pages_, l_.keys, s_);
     Each([&](int32_t x, const Slot&) { l_.gone[x] = 0; });
     for (int32_t i = ThreadOfBlock(); i < over;
          i += BlockThreads()) {  // with few left, the one before the newest goes
@@ -284,7 +303,7 @@ class HeadUpdate {
 };
 
 // Block (g, r), or (0, r) where the heads of a layer go one after the other.
-__global__ void __launch_bounds__(kBlock) update_heads(const StepParams p, bool end_only, bool one) {
+__global__ void __launch_bounds__(kThreads) update_heads(const StepParams p, bool end_only, bool one) {
   LetNextBegin();
   WaitForEarlier();
   KVC_SHARED(float, vectors);
@@ -309,7 +328,7 @@ void AddStepUpdateKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, update_he
 
 cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, CudaStream& stream) {
   const dim3 grid(one ? 1u : static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
-  return KVC_LAUNCH_EARLY(update_heads, grid, dim3(kBlock), 2 * static_cast<size_t>(p.d) * sizeof(float),
+  return KVC_LAUNCH_EARLY(update_heads, grid, dim3(kThreads), 2 * static_cast<size_t>(p.d) * sizeof(float),
                           stream, p, end_only, one);
 }
 

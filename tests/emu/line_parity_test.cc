@@ -1,0 +1,206 @@
+// What is chosen along lines that one block passes over with many threads: of long prompts' scores, with ties
+// of every kind, and of large vocabularies. As on the processor, and as a sort has it.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/emu/device_pair.h"
+
+namespace kvc {
+namespace {
+
+constexpr int32_t kHeads = 3;
+
+class LineParity : public DeviceParity {
+ protected:
+  // Scores of so many kinds: apart, in steps, all alike, rising, and a few with what is no number among them.
+  static constexpr int kKinds = 5;
+  std::vector<float> Scores(int kind, int64_t n) {
+    std::vector<float> x = Random(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) {
+      float& v = x[static_cast<size_t>(i)];
+      if (kind == 1) v = std::round(2 * v) / 2;
+      if (kind == 2) v = -0.25f;
+      if (kind == 3) v = 1e-3f * static_cast<float>(i);
+      if (kind == 4 && i % 37 == 5) v = i % 2 == 0 ? NAN : INFINITY;
+      if (kind == 4 && i % 41 == 7) v = i % 2 == 0 ? -INFINITY : -0.0f;
+    }
+    return x;
+  }
+  // A layer of heads with these lengths, for operations that look at scores alone.
+  LayerView LayerOf(std::vector<int32_t>* len, DevicePtr<int32_t> positions) {
+    LayerView layer;
+    layer.n_kv_heads = kHeads, layer.head_dim = 8, layer.capacity = (*len)[0], layer.len = len->data();
+    layer.positions = positions;
+    return layer;
+  }
+};
+
+// By score, descending, then by place.
+std::vector<uint8_t> BestOf(const float* scores, int32_t n, int32_t count) {
+  std::vector<int32_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
+  std::vector<uint8_t> marks(static_cast<size_t>(n), 0);
+  for (int32_t i = 0; i < count; ++i) marks[static_cast<size_t>(order[static_cast<size_t>(i)])] = 1;
+  return marks;
+}
+
+TEST_F(LineParity, MarksTheBest) {
+  for (const int32_t n : {40, 1023, 1025, 5000, 9001}) {
+    std::vector<int32_t> len = {n, n - 1, n / 2 + 3}, positions(static_cast<size_t>(kHeads * n));
+    for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i) % n;
+    const auto at = pair_->Copy(positions);
+    for (int kind = 0; kind < kKinds; ++kind) {
+      const std::vector<float> values = Scores(kind, int64_t{kHeads} * n);
+      const auto scores = pair_->Copy(values);
+      const auto marks = pair_->Copy(std::vector<uint8_t>(values.size()));
+      for (const SelectKind how : {SelectKind::kTop, SelectKind::kLowest, SelectKind::kDraw}) {
+        SCOPED_TRACE(testing::Message()
+                     << n << " entries, scores " << kind << ", rule " << static_cast<int>(how));
+        SelectRule rule;
+        rule.kind = how, rule.protect = {4, 9}, rule.random_share = 0.3, rule.seed = 5;
+        const int32_t counts[kHeads] = {n / 3, 1, n};
+        for (int i = 0; i < 2; ++i) {
+          const auto scratch = pair_->Scratch(i, devices_[i]->SelectScratchBytes(kHeads, n));
+          const SelectArgs a{rule, LayerOf(&len, at.at[i]), 2, counts, scores.at[i], marks.at[i], n, scratch};
+          ASSERT_TRUE(devices_[i]->Select(streams_[i].get(), a).ok());
+        }
+        const std::vector<uint8_t> got = pair_->Read(marks, 1), expected = pair_->Read(marks, 0);
+        for (int32_t g = 0; g < kHeads; ++g) {
+          const auto first = static_cast<ptrdiff_t>(g) * n, end = first + len[static_cast<size_t>(g)];
+          ASSERT_TRUE(std::equal(got.begin() + first, got.begin() + end, expected.begin() + first)) << g;
+          if (how != SelectKind::kTop || kind == 4 || counts[g] >= n) continue;
+          const int32_t free = static_cast<int32_t>(end - first) - 4 - 9;
+          ASSERT_EQ(BestOf(values.data() + first + 4, free, std::min(counts[g], free)),
+                    std::vector<uint8_t>(got.begin() + first + 4, got.begin() + end - 9))
+              << g;
+        }
+      }
+    }
+    pair_->blocks.clear();
+  }
+}
+
+TEST_F(LineParity, MarksWhatQueryHeadsKeepAndTakesMarksOff) {
+  constexpr int32_t kGroup = 2;
+  for (const int32_t n : {50, 1100, 4500}) {
+    std::vector<int32_t> len = {n, n - 1, n / 2 + 3};
+    const auto at = pair_->Copy(std::vector<int32_t>(static_cast<size_t>(kHeads * n)));
+    for (int kind = 0; kind < kKinds; ++kind) {
+      SCOPED_TRACE(testing::Message() << n << " entries, scores " << kind);
+      const auto per_head = pair_->Copy(Scores(kind, int64_t{kHeads} * kGroup * n));
+      const auto marks = pair_->Copy(std::vector<uint8_t>(static_cast<size_t>(kHeads * n)));
+      const auto seen = pair_->Copy(std::vector<uint32_t>(static_cast<size_t>(kHeads * n)));
+      const int32_t counts[kHeads] = {n / 4, 3, n / 2};
+      int32_t kept[2][kHeads] = {};
+      for (int i = 0; i < 2; ++i) {
+        const auto scratch = pair_->Scratch(i, devices_[i]->SelectScratchBytes(kHeads, n));
+        const SelectByQueryHeadArgs a{LayerOf(&len, at.at[i]),
+                                      kHeads * kGroup,
+                                      7,
+                                      counts,
+                                      per_head.at[i],
+                                      marks.at[i],
+                                      seen.at[i],
+                                      n,
+                                      scratch,
+                                      kept[i]};
+        ASSERT_TRUE(devices_[i]->SelectByQueryHead(streams_[i].get(), a).ok());
+      }
+      const auto equal = [&](const auto& what) {
+        const auto a = pair_->Read(what, 0), b = pair_->Read(what, 1);
+        for (int32_t g = 0; g < kHeads; ++g) {
+          const auto first = a.begin() + static_cast<ptrdiff_t>(g) * n;
+          if (!std::equal(first, first + len[static_cast<size_t>(g)], b.begin() + (first - a.begin())))
+            return false;
+        }
+        return true;
+      };
+      EXPECT_TRUE(equal(marks));
+      EXPECT_TRUE(equal(seen));
+      int32_t held[kHeads];
+      for (int g = 0; g < kHeads; ++g) {
+        ASSERT_EQ(kept[0][g], kept[1][g]) << g;
+        held[g] = std::max(kept[0][g] - 40 * g, 1);
+      }
+      for (int i = 0; i < 2; ++i) {
+        ASSERT_TRUE(
+            devices_[i]->Unmark(streams_[i].get(), {LayerOf(&len, at.at[i]), held, 2, marks.at[i], n}).ok());
+      }
+      EXPECT_TRUE(equal(marks));
+    }
+    pair_->blocks.clear();
+  }
+}
+
+TEST_F(LineParity, CountsTheBestOfALayer) {
+  for (const int32_t n : {60, 1500, 6000}) {
+    std::vector<int32_t> len = {n, n - 1, n / 2 + 3};
+    const auto at = pair_->Copy(std::vector<int32_t>(static_cast<size_t>(kHeads * n)));
+    for (int kind = 0; kind < kKinds - 1; ++kind) {
+      const auto scores = pair_->Copy(Scores(kind, int64_t{kHeads} * n));
+      for (const auto& [total, locked] : {std::pair{n / 2, 0}, {3 * n / 2, n / 8}, {1, 0}, {n / 3, n / 10}}) {
+        for (const bool concentrated : {false, true}) {
+          SCOPED_TRACE(testing::Message() << n << ", scores " << kind << ", " << total << " of which "
+                                          << locked << (concentrated ? ", concentrated" : ""));
+          int64_t counts[2][kHeads] = {};
+          for (int i = 0; i < 2; ++i) {
+            const auto scratch = pair_->Scratch(i, devices_[i]->SelectScratchBytes(kHeads, n));
+            const CountBestArgs a{LayerOf(&len, at.at[i]),
+                                  {4, 9},
+                                  scores.at[i],
+                                  n,
+                                  total,
+                                  locked,
+                                  n / 10,
+                                  concentrated,
+                                  counts[i],
+                                  scratch};
+            ASSERT_TRUE(devices_[i]->CountBest(streams_[i].get(), a).ok());
+          }
+          for (int g = 0; g < kHeads; ++g) EXPECT_EQ(counts[0][g], counts[1][g]) << g;
+          EXPECT_EQ(std::accumulate(counts[1], counts[1] + kHeads, int64_t{0}), total);
+        }
+      }
+    }
+    pair_->blocks.clear();
+  }
+}
+
+// Weights of large vocabularies, in steps as well, by everything that cuts them.
+TEST_F(LineParity, SamplesFromLargeVocabularies) {
+  int same = 0, all = 0;
+  for (const int32_t n : {1025, 20011}) {
+    for (int draw = 0; draw < 16; ++draw) {
+      std::vector<float> values = Scores(draw % 2, n);
+      for (float& v : values) v *= 3;
+      const auto logits = pair_->Copy(values), weights = pair_->Copy(std::vector<float>(values.size()));
+      int32_t token[2] = {-2, -2};
+      std::vector<float> left[2];
+      for (int i = 0; i < 2; ++i) {
+        SampleArgs a;
+        a.logits = logits.at[i], a.weights = weights.at[i], a.n = n, a.token = &token[i];
+        a.temperature = 0.9f, a.seed = 3, a.draw = draw;
+        if (draw % 4 < 3) a.top_p = draw % 3 == 0 ? 0.05f : 0.9f;
+        if (draw % 4 >= 2) a.top_k = 300;
+        ASSERT_TRUE(devices_[i]->Sample(streams_[i].get(), a).ok());
+        left[i] = pair_->Read(weights, i);
+      }
+      const auto count = [](const std::vector<float>& w) {
+        return std::count_if(w.begin(), w.end(), [](float x) { return x > 0; });
+      };
+      EXPECT_NEAR(static_cast<double>(count(left[0])), static_cast<double>(count(left[1])), 1)
+          << n << " " << draw;
+      EXPECT_LT(count(left[1]), n);
+      ++all, same += token[0] == token[1] ? 1 : 0;
+      pair_->blocks.clear();
+    }
+  }
+  EXPECT_GE(same, all - 1) << "a draw on the border of two tokens may fall to either side";
+}
+
+}  // namespace
+}  // namespace kvc
