@@ -48,7 +48,7 @@ test_cuda() {
 }
 
 # What runs every kernel, without tests that have kernels of their own; and of those what is about kernels themselves.
-kernels_ptx='ptx|digits|half_layer|attend_(prompt|step)|device_parity|experts_parity|rounding|row_halves'
+kernels_ptx='ptx|digits|half_layer|attend_(prompt|step)|(device|experts|line)_parity|rounding|row_halves'
 all_ptx="$kernels_ptx|blas|half_residual|device_(open|memory)|method_parity|gpu_rounding|tuning|api_batch|golden_micro"
 all_ptx+='|side_stream|cache_(attend|codebook|fork|kv_cache|read_pages)'
 all_ptx+='|engine_(experts|mask_heads|observe|once|positions|query_head_sets|reobserve|reread|rest)'
