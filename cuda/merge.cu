@@ -1,4 +1,4 @@
-// Merging in a layer at full length, a block a head.
+// Merging in a layer at full length: of CaM a block a head, of the others parts of heads beside each other.
 #include "cuda/merge_dropped.h"
 
 #include "cuda/launch.h"
@@ -44,6 +44,91 @@ __global__ void __launch_bounds__(kBlock) merge_values(const MergeParams p) {
                      static_cast<uint32_t>(p.first_head + g), p.links + g * (2 * p.stride + 1),
                      p.lines + g * p.stride, p.keys + g * p.sort_stride},
                     values, &space);
+}
+
+// ---- into the next one (methods.md 2.15) ----
+//
+// The lowest average goes first, each into its right neighbour that is still there. So what lies between two
+// entries that stay ends in the second of them, whatever happens elsewhere: a run, a warp's. And of a run, an
+// entry goes into the first one behind it that goes later; who goes into the same one is in its turn the
+// nearer the earlier. That is the order in which a stack of averages that fall from bottom to top gives them
+// back: no sort, every entry once. Lanes have dimensions of their own and wait for nobody. Byte model: values
+// of what is dropped once, of what they go into once more.
+
+constexpr int kRunWarps = 8;
+constexpr int32_t kRunPart = 256;  // entries of a block; those that stay have a warp for what is in front
+
+class Run {
+ public:
+  KVC_DEVICE Run(const MergeParams& p, int32_t g)
+      : values_(p.layer.Value(g * p.layer.capacity)),
+        d_(p.layer.d),
+        sums_(Line(p, p.rule.sums, g)),
+        counts_(Line(p, p.rule.counts, g)),
+        stack_(p.links + g * p.stride) {}
+
+  // What is dropped in [begin, end) goes into `end`.
+  KVC_DEVICE void Merge(int32_t begin, int32_t end) {
+    int32_t depth = 0;
+    Entry top{};
+    for (int32_t e = begin; e <= end; ++e) {
+      Entry next = At(e);
+      if (e == end) next.key = ~static_cast<uint64_t>(0);
+      while (depth > 0 && top.key < next.key) {
+        Mix(top, next);
+        if (--depth > 0) top = At(stack_[begin + depth - 1]);
+      }
+      __syncwarp();
+      if (Lane() == 0) stack_[begin + depth] = e;
+      __syncwarp();
+      ++depth, top = next;
+    }
+  }
+
+ private:
+  struct Entry {
+    int32_t at;
+    float average;
+    uint64_t key;  // the lowest goes first, among equals the newest
+  };
+  KVC_DEVICE static const float* Line(const MergeParams& p, int32_t aux, int32_t g) {
+    return p.layer.aux + (static_cast<int64_t>(aux) * p.layer.n_heads + g) * p.layer.capacity;
+  }
+  KVC_DEVICE Entry At(int32_t e) const {
+    const float average = __fdiv_rn(sums_[e], counts_[e]);
+    return {e, average, SelectionKeyOf(average, static_cast<uint32_t>(e))};
+  }
+  KVC_DEVICE void Mix(const Entry& gone, const Entry& next) const {
+    const LayerNumbers from = values_ + static_cast<int64_t>(gone.at) * d_,
+                       to = values_ + static_cast<int64_t>(next.at) * d_;
+    for (int32_t j = Lane(); j < d_; j += kWarp) to.Set(j, MixOf(gone.average, from[j], next.average, to[j]));
+  }
+
+  const LayerNumbers values_;
+  const int32_t d_;
+  const float *sums_, *counts_;
+  int32_t* stack_;  // [stride], a run's where it lies
+};
+
+// The first of the dropped entries that end in front of `end`; by a warp.
+KVC_DEVICE int32_t RunBegin(const uint8_t* marks, int32_t end) {
+  for (int32_t base = end;; base -= kWarp) {
+    const int32_t i = base - 1 - Lane();
+    const uint32_t stay = LanesWhere(i < 0 || marks[i] != 0);
+    if (stay != 0) return base - CountBits((stay & (~stay + 1)) - 1);
+  }
+}
+
+// Block (part, g).
+__global__ void __launch_bounds__(kRunWarps* kWarp) merge_into_next(const MergeParams p) {
+  const int32_t g = static_cast<int32_t>(blockIdx.y), first = static_cast<int32_t>(blockIdx.x) * kRunPart,
+                n = min(first + kRunPart, p.layer.len[g]);
+  const uint8_t* marks = p.marks + g * p.stride;
+  Run run(p, g);
+  for (int32_t e = max(first, 1) + WarpOfBlock(); e < n; e += kRunWarps) {
+    if (marks[e] == 0 || marks[e - 1] != 0) continue;
+    run.Merge(RunBegin(marks, e), e);
+  }
 }
 
 // ---- one entry for the rest (methods.md 2.25) ----
@@ -157,6 +242,7 @@ int64_t RestScratchBytes(int32_t n_kv_heads, int64_t stride) {
 
 void AddMergeKernels(KernelLoader* loader) {
   KVC_ADD(loader, merge_values, 0);
+  KVC_ADD(loader, merge_into_next, 0);
   KVC_ADD(loader, sum_dropped, 0);
   KVC_ADD(loader, form_rest, 0);
 }
@@ -179,6 +265,12 @@ Status CudaDevice::Merge(Stream* s, const MergeArgs& a) {
   p.keys = scratch.Take<uint64_t>(heads * sort_stride);
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
+  if (a.rule.kind == MergeKind::kIntoNext) {
+    const dim3 grid(static_cast<unsigned>((LongestOf(a.layer) + kRunPart - 1) / kRunPart),
+                    static_cast<unsigned>(heads));
+    if (grid.x == 0) return {};
+    return Check(KVC_LAUNCH(merge_into_next, grid, dim3(kRunWarps * kWarp), 0, StreamOf(s), p), "merging");
+  }
   return Check(KVC_LAUNCH(merge_values, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
                "merging");
 }

@@ -298,23 +298,27 @@ __global__ void __launch_bounds__(kBlock) expected_logits(const KeyScores k) {
 }
 
 // Block (h): probabilities over the entries behind the first n_sink, 0 for those.
-__global__ void __launch_bounds__(kBlock) probabilities(const KeyScores k, int32_t n_sink) {
+__global__ void __launch_bounds__(kLineThreads) probabilities(const KeyScores k, int32_t n_sink) {
   __shared__ BlockSpace space;
   const int32_t h = static_cast<int32_t>(blockIdx.x), n = k.layer.len[h / (k.n_heads / k.layer.n_heads)];
   float* p = k.per_head + h * k.stride;
+  const auto value = [&](int32_t t) { return p[t]; };
   float most = -Infinity();
-  for (int32_t t = n_sink + ThreadOfBlock(); t < n; t += BlockThreads()) most = fmaxf(most, p[t]);
+  EachOfLine(n, value, [&](int32_t t, float x) {
+    if (t >= n_sink) most = fmaxf(most, x);
+  });
   const float sink = k.sinks != nullptr ? k.sinks[h] : -Infinity();
   most = fmaxf(BlockMax(most, space.floats), sink);
   double sum = 0;
-  for (int32_t t = ThreadOfBlock(); t < n; t += BlockThreads()) {
-    p[t] = t < n_sink ? 0.0f : expf(p[t] - most);
-    sum += static_cast<double>(p[t]);
-  }
+  EachOfLine(n, value, [&](int32_t t, float x) {
+    const float e = t < n_sink ? 0.0f : expf(x - most);
+    p[t] = e, sum += static_cast<double>(e);
+  });
   sum = BlockSum(sum, space.doubles);
   if (sink != -Infinity()) sum += static_cast<double>(expf(sink - most));
-  for (int32_t t = ThreadOfBlock(); t < n; t += BlockThreads())
-    p[t] = sum > 0 ? static_cast<float>(static_cast<double>(p[t]) / sum) : 0.0f;
+  EachOfLine(n, value, [&](int32_t t, float x) {
+    p[t] = sum > 0 ? static_cast<float>(static_cast<double>(x) / sum) : 0.0f;
+  });
 }
 
 dim3 Grid(int32_t x, int32_t y) { return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y)); }
@@ -345,7 +349,8 @@ cudaError_t ExpectedAttention(const KeyScores& k, const ScoreInstr& i, CudaStrea
     e = KVC_LAUNCH(expected_logits, Grid(Parts(k.longest, kTile), k.n_heads), dim3(kBlock),
                    Floats(kTile * (d + 1)), stream, k);
   return e != cudaSuccess ? e
-                          : KVC_LAUNCH(probabilities, Grid(k.n_heads, 1), dim3(kBlock), 0, stream, k, i.head);
+                          : KVC_LAUNCH(probabilities, Grid(k.n_heads, 1), dim3(LineThreads(k.longest)), 0,
+                                       stream, k, i.head);
 }
 
 }  // namespace

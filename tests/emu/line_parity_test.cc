@@ -170,6 +170,50 @@ TEST_F(LineParity, CountsTheBestOfALayer) {
   }
 }
 
+// WeightedKV: what is dropped goes into the next one that is there, in the order of averages, with ties.
+TEST_F(LineParity, MergesIntoTheNextOne) {
+  constexpr int32_t kD = 40;
+  for (const int32_t n : {1, 40, 300, 2600}) {
+    std::vector<int32_t> len = {n, std::max(n - 1, 1), n / 2 + 1};
+    const auto at = pair_->Copy(std::vector<int32_t>(static_cast<size_t>(kHeads * n)));
+    for (const int one_of : {2, 8, 700}) {
+      for (const bool steps : {false, true}) {
+        SCOPED_TRACE(testing::Message() << n << " entries of which one in " << one_of << " stays, "
+                                        << (steps ? "averages in steps" : "averages apart"));
+        const size_t all = static_cast<size_t>(kHeads * n);
+        std::vector<float> aux = Random(2 * all), values = Random(all * kD);
+        std::vector<uint8_t> marks(all);
+        for (size_t i = 0; i < all; ++i) {
+          aux[i] = steps ? static_cast<float>(random_() % 3) : std::fabs(aux[i]);
+          aux[all + i] = static_cast<float>(1 + random_() % 4);
+          marks[i] = random_() % static_cast<unsigned>(one_of) == 0 ? 1 : 0;
+        }
+        const auto side = pair_->Copy(aux), value = pair_->Copy(values);
+        const auto mark = pair_->Copy(marks);
+        for (int i = 0; i < 2; ++i) {
+          MergeArgs a{};
+          a.rule.kind = MergeKind::kIntoNext, a.rule.sums = 0, a.rule.counts = 1;
+          a.layer = LayerOf(&len, at.at[i]);
+          a.layer.head_dim = kD, a.layer.n_aux = 2, a.layer.aux = side.at[i];
+          a.layer.values = value.at[i].As<uint8_t>();
+          a.marks = mark.at[i], a.stride = n;
+          a.scratch = pair_->Scratch(i, devices_[i]->SelectScratchBytes(kHeads, n));
+          ASSERT_TRUE(devices_[i]->Merge(streams_[i].get(), a).ok());
+        }
+        const std::vector<float> expected = pair_->Read(value, 0), got = pair_->Read(value, 1);
+        for (int32_t g = 0; g < kHeads; ++g) {
+          for (int32_t e = 0; e < len[static_cast<size_t>(g)]; ++e) {
+            const size_t entry = static_cast<size_t>(g * n + e);
+            for (size_t j = entry * kD; marks[entry] != 0 && j < (entry + 1) * kD; ++j)
+              ASSERT_NEAR(expected[j], got[j], 1e-6) << "head " << g << ", entry " << e;
+          }
+        }
+      }
+    }
+    pair_->blocks.clear();
+  }
+}
+
 // Weights of large vocabularies, in steps as well, by everything that cuts them.
 TEST_F(LineParity, SamplesFromLargeVocabularies) {
   int same = 0, all = 0;
