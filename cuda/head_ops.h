@@ -128,7 +128,9 @@ KVC_DEVICE void SettleBlock(const Pages& pages, const HeadRoom& room) {
     if (ThreadOfBlock() == 0) CopyMeta(from, to);
     __syncthreads();
   }
-  WriteKeyBlock(first, keys, slots, ThreadOfBlock(), BlockThreads());
+  WriteKeyBlock(
+      first, [&](int32_t i, int32_t c) { return keys[static_cast<int64_t>(i) * d + c]; }, slots,
+      ThreadOfBlock(), BlockThreads());
   LeaveRing(pages, n);
   BlockNoteBounds(pages, {first.page, first.f, slots - 1});
 }

@@ -103,8 +103,6 @@ struct StoreParams {
   int32_t* places;  // [G, places_stride] entries that are stored, by their rank
   int64_t places_stride;
   int32_t* counts;  // [G]
-  float* block;     // [G, slots, D], where keys share scales
-  int32_t block_slots;
   uint8_t* codes;
   int64_t codes_stride, n_codes;
 };
@@ -151,11 +149,12 @@ __global__ void store_entries(const StoreParams p) {
             p.seen == nullptr ? ~0u : p.seen[g * p.stride + i]);
 }
 
-// Pages whose keys share scales, a head a block; the directions of a codebook's head; and bounds.
+// Block (page, g): what the entries of a page share, scales of keys and bounds; and the first one the
+// directions of a codebook's head.
 __global__ void __launch_bounds__(kBlock) store_shared(const StoreParams p) {
-  const int32_t g = static_cast<int32_t>(blockIdx.x), d = p.from.d;
+  const int32_t page = static_cast<int32_t>(blockIdx.x), g = static_cast<int32_t>(blockIdx.y), d = p.from.d;
   const Pages pages(p.cache, g);
-  if (pages.format().coding == EntryCoding::kCodebook && pages.head().owner == g) {
+  if (page == 0 && pages.format().coding == EntryCoding::kCodebook && pages.head().owner == g) {
     const Codes all = CodesAt(p.codes + g * p.codes_stride, p.n_codes, d);
     for (int which = 0; which < 2; ++which) {
       for (int32_t e = 0; e < pages.book_len(which); ++e) {
@@ -164,20 +163,16 @@ __global__ void __launch_bounds__(kBlock) store_shared(const StoreParams p) {
       }
     }
   }
-  const int32_t slots = pages.format().slots;
-  float* block = p.block + static_cast<int64_t>(g) * p.block_slots * d;
-  const bool channels = pages.format().coding == EntryCoding::kKeyChannels;
-  for (int32_t page = 0; channels && page < pages.main_len(); page += slots) {
-    for (int32_t x = ThreadOfBlock(); x < slots * d; x += BlockThreads()) {
-      const int32_t i = p.places[g * p.places_stride + page + x / d];
-      block[x] = p.from.Key(g * p.from.capacity + i)[x % d];
-    }
-    __syncthreads();
-    WriteKeyBlock(pages.Main(page), block, slots, ThreadOfBlock(), BlockThreads());
-    __syncthreads();
+  const int32_t slots = pages.format().slots, first = page * slots;
+  if (first + slots > pages.main_len()) return;
+  if (pages.format().coding == EntryCoding::kKeyChannels) {
+    const int32_t* places = p.places + g * p.places_stride + first;
+    WriteKeyBlock(
+        pages.Main(first),
+        [&](int32_t i, int32_t c) { return p.from.Key(g * p.from.capacity + places[i])[c]; }, slots,
+        ThreadOfBlock(), BlockThreads());
   }
-  for (int32_t end = slots; pages.format().key_bounds && end <= pages.main_len(); end += slots)
-    BlockNoteBounds(pages, pages.Main(end - 1));
+  if (pages.format().key_bounds) BlockNoteBounds(pages, pages.Main(first + slots - 1));
 }
 
 struct CodeParams {
@@ -270,11 +265,13 @@ int64_t AllCodes(const CacheLayout& layout, int64_t n_codes) {
   return (layout.layer_books ? 1 : layout.n_kv_heads) * CodesBytes(n_codes, layout.head_dim);
 }
 
-// Slots of a page whose keys share scales; 0: no format has any.
-int32_t SharedSlots(const CacheLayout& layout) {
+// The fewest slots of pages whose entries share something; 0: those of no format do.
+int32_t FewestSharedSlots(const CacheLayout& layout) {
   int32_t slots = 0;
-  for (const PageFormat& f : layout.formats)
-    slots = f.coding == EntryCoding::kKeyChannels ? std::max(slots, f.slots) : slots;
+  for (const PageFormat& f : layout.formats) {
+    const bool shares = f.coding == EntryCoding::kKeyChannels || f.key_bounds;
+    if (shares && (slots == 0 || f.slots < slots)) slots = f.slots;
+  }
   return slots;
 }
 
@@ -327,8 +324,7 @@ Status CudaDevice::LoadLayer(Stream* s, const LoadArgs& a) {
 
 int64_t CudaDevice::StoreScratchBytes(const CacheLayout& layout, int64_t entries, int64_t n_codes) const {
   const int64_t heads = layout.n_kv_heads;
-  return AllCodes(layout, n_codes) + Packet::Size<int32_t>(heads * entries) + Packet::Size<int32_t>(heads) +
-         Packet::Size<float>(heads * SharedSlots(layout) * layout.head_dim);
+  return AllCodes(layout, n_codes) + Packet::Size<int32_t>(heads * entries) + Packet::Size<int32_t>(heads);
 }
 
 Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
@@ -336,7 +332,6 @@ Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
   const int32_t heads = a.from.n_kv_heads, d = a.from.head_dim;
   const int64_t longest = LongestOf(a.from);
   if (longest == 0) return {};
-  const int32_t block_slots = SharedSlots(*a.cache->layout);
   CacheRecords records(*a.cache, a.layer * heads, heads, 0);
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, records.Bytes() + LayerBytes(a.from) + TurnBytes(a.turning.rope)));
@@ -350,7 +345,6 @@ Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
   Scratch scratch(At(a.codes) + coded, StoreScratchBytes(*a.cache->layout, longest, a.n_codes) - coded);
   p.places = scratch.Take<int32_t>(heads * longest), p.places_stride = longest;
   p.counts = scratch.Take<int32_t>(heads);
-  p.block = scratch.Take<float>(int64_t{heads} * block_slots * d), p.block_slots = block_slots;
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   CudaStream& stream = StreamOf(s);
@@ -362,11 +356,11 @@ Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
       Check(KVC_LAUNCH(store_entries, dim3(static_cast<unsigned>(stored), static_cast<unsigned>(heads)),
                        dim3(64), 2 * static_cast<size_t>(d) * sizeof(float), stream, p),
             "storing entries"));
-  const std::vector<PageFormat>& formats = a.cache->layout->formats;
-  const bool bounds =
-      std::any_of(formats.begin(), formats.end(), [](const PageFormat& f) { return f.key_bounds; });
-  if (block_slots == 0 && a.cache->layout->directions < 0 && !bounds) return {};
-  return Check(KVC_LAUNCH(store_shared, grid, dim3(kBlock), 0, stream, p), "storing entries");
+  const int32_t slots = FewestSharedSlots(*a.cache->layout);
+  if (slots == 0 && a.cache->layout->directions < 0) return {};
+  const dim3 pages(slots == 0 ? 1u : static_cast<unsigned>((stored + slots - 1) / slots),
+                   static_cast<unsigned>(heads));
+  return Check(KVC_LAUNCH(store_shared, pages, dim3(kBlock), 0, stream, p), "storing entries");
 }
 
 Status CudaDevice::CodeLayer(Stream* s, const CodeArgs& a) {

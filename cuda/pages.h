@@ -126,17 +126,20 @@ KVC_DEVICE int CodeOf(float x, float scale, float q_max) {
   return static_cast<int>(code >= -q_max ? (code <= q_max ? code : q_max) : -q_max);  // a NaN becomes -q_max
 }
 
-KVC_DEVICE float LargestSize(const float* x, int32_t n, int64_t step) {
+// Of n values x(i).
+template <typename X>
+KVC_DEVICE float LargestSize(X x, int32_t n) {
   float most = 0;
   for (int32_t i = 0; i < n; ++i) {
-    const float size = fabsf(x[i * step]);
+    const float size = fabsf(x(i));
     most = size > most ? size : most;
   }
   return most;
 }
-// The scale of n values x[i * step], into *scale.
-KVC_DEVICE float WriteScale(const float* x, int32_t n, int64_t step, float q_max, uint16_t* scale) {
-  *scale = GroupScale(LargestSize(x, n, step), q_max);
+// Their scale, into *scale.
+template <typename X>
+KVC_DEVICE float WriteScale(X x, int32_t n, float q_max, uint16_t* scale) {
+  *scale = GroupScale(LargestSize(x, n), q_max);
   return HalfBits(*scale);
 }
 // Code j of a row; of two that share a byte the even one comes first.
@@ -152,7 +155,7 @@ KVC_DEVICE void PutCode(uint8_t* row, int32_t j, int code, bool wide) {
 
 // A group [n] in two bits: lib/ops/ref/codec.cc has the rule, and its order of sums.
 KVC_DEVICE void WriteTwoBits(const float* x, int32_t n, uint8_t* codes, uint16_t* scale) {
-  const float most = LargestSize(x, n, 1);
+  const float most = LargestSize([&](int32_t i) { return x[i]; }, n);
   float least = 0, step = 0;
   for (int eighths = 8; eighths >= 4; --eighths) {
     const uint16_t half = FiniteHalf(__fmul_rn(most, __fdiv_rn(static_cast<float>(eighths), 24.0f)));
@@ -193,7 +196,7 @@ KVC_DEVICE void WriteVector(const VectorFormat& f, const float* x, uint8_t* code
       WriteTwoBits(x + g * f.group, f.group, codes + g * f.group / 4, scales + g);
       continue;
     }
-    const float scale = WriteScale(x + g * f.group, f.group, 1, q_max, scales + g);
+    const float scale = WriteScale([&](int32_t i) { return x[g * f.group + i]; }, f.group, q_max, scales + g);
     for (int32_t i = g * f.group; i < (g + 1) * f.group; ++i)
       PutCode(codes, i, CodeOf(x[i], scale, q_max), wide);
   }
@@ -205,18 +208,19 @@ KVC_DEVICE void WriteValue(const Slot& s, const float* x, int thread, int thread
   WriteVector(s.f->value_vectors(), x, s.value(), s.value_scales(), thread, threads);
 }
 
-// A page of n keys [n, d] at x, each channel with a scale of its own.
-KVC_DEVICE void WriteKeyBlock(const Slot& first, const float* x, int32_t n, int thread, int threads) {
+// A page of n keys, of which x(i, c) are the numbers, each channel with a scale of its own.
+template <typename X>
+KVC_DEVICE void WriteKeyBlock(const Slot& first, X x, int32_t n, int thread, int threads) {
   const PageFormat& f = *first.f;
   const bool wide = f.type == KvType::kInt8;
   const float q_max = wide ? 127.0f : 7.0f;
   const int32_t per = wide ? 1 : 2;  // channels that share bytes
   for (int32_t c0 = thread * per; c0 < f.d; c0 += threads * per) {
     for (int32_t c = c0; c < c0 + per; ++c) {
-      const float scale = WriteScale(x + c, n, f.d, q_max, first.channel_scales() + c);
+      const float scale =
+          WriteScale([&](int32_t i) { return x(i, c); }, n, q_max, first.channel_scales() + c);
       for (int32_t i = 0; i < n; ++i)
-        PutCode(first.key() + i * f.key_bytes, c, CodeOf(x[static_cast<int64_t>(i) * f.d + c], scale, q_max),
-                wide);
+        PutCode(first.key() + i * f.key_bytes, c, CodeOf(x(i, c), scale, q_max), wide);
     }
   }
 }
