@@ -11,6 +11,9 @@ namespace kvc::emu {
 // to start something, and to copy.
 enum class Call { kAllocate, kPin, kCommit, kLaunchGraph, kLaunch, kCopy, kCount };
 
+// KVC_EMU_CAPABILITY, else 90.
+int UsualCapability();
+
 struct Options {
   int order = 0;                      // of blocks and warps: 0 as numbered, 1 backward, 2 scattered
   bool eager = false;                 // kernels run when they are launched instead of when somebody waits
@@ -19,7 +22,7 @@ struct Options {
   // What a program finds on the machine: CUDA's version of the driver (0: there is none) and of the program's
   // own runtime, how many devices, what asking for them says beside that, their compute capability, times
   // ten, and whether they have virtual memory.
-  int driver = 13000, runtime = 13000, devices = 1, capability = 90;
+  int driver = 13000, runtime = 13000, devices = 1, capability = UsualCapability();
   cudaError_t count_error = cudaSuccess;
   bool virtual_memory = true;
   bool early_edges = true;                  // in graphs: drivers before CUDA 12.3 have none
@@ -29,8 +32,7 @@ struct Options {
   int64_t refused_after = 0, refused_calls = 1;
   std::function<void(Call)> on_call;  // with every call of these kinds, before anything of it happens
 };
-// From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY, KVC_EMU_CAPABILITY in the environment; tests may change
-// it.
+// From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY in the environment; tests may change it.
 Options& GetOptions();
 
 // Calls of the host so far.

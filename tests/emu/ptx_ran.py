@@ -14,7 +14,8 @@ import re
 # Kinds of instructions by the beginnings of their names, the first that fits.
 KINDS = [("matrix", r"mma"), ("global", r"(ld|st|atom)\.global|(ld|st)\.(cs|nc|v\d|[usbf]\d)|cp\.async\.c"),
          ("shared", r"(ld|st|atom)\.shared|ldmatrix"), ("lanes", r"shfl|vote"), ("barrier", r"bar"),
-         ("jump", r"bra|ret"), ("float", r"(add|sub|mul|fma|min|max|div|rcp|sqrt|ex2|abs|neg|setp|selp)\.[a-z.]*f(32|64)"),
+         ("jump", r"bra|ret"),
+         ("float", r"(add|sub|mul|fma|min|max|div|rcp|sqrt|ex2|abs|neg|setp|selp)\.[a-z.]*f(32|64)"),
          ("convert", r"cvt")]
 Work = collections.namedtuple("Work", "issued lanes sectors least_sectors wavefronts least_wavefronts")
 

@@ -223,11 +223,15 @@ Options Read() {
   if (const char* order = std::getenv("KVC_EMU_ORDER")) o.order = std::atoi(order);
   if (const char* eager = std::getenv("KVC_EMU_EAGER")) o.eager = std::atoi(eager) != 0;
   if (const char* memory = std::getenv("KVC_EMU_MEMORY")) o.memory = std::atoll(memory);
-  if (const char* capability = std::getenv("KVC_EMU_CAPABILITY")) o.capability = std::atoi(capability);
   return o;
 }
 
 }  // namespace
+
+int UsualCapability() {
+  const char* capability = std::getenv("KVC_EMU_CAPABILITY");
+  return capability == nullptr ? 90 : std::atoi(capability);
+}
 
 Options& GetOptions() {
   static Options options = Read();

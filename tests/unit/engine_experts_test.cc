@@ -7,6 +7,7 @@
 namespace kvc {
 namespace {
 
+using test::ExpectNearLogits;
 using test::FedSession;
 using test::LogitsOf;
 using test::OpenTiny;
@@ -24,7 +25,7 @@ const test::AlignedBytes& Bytes() {
 
 constexpr char kSpec[] = "snapkv:budget=24,window=8";
 
-TEST(EngineExperts, ABatchGivesTheBitsOfSingleSteps) {
+TEST(EngineExperts, ABatchGivesWhatSingleStepsDo) {
   const auto one = OpenTiny(Bytes(), 1), three = OpenTiny(Bytes(), 3);
   std::vector<std::unique_ptr<Session>> alone, together;
   std::vector<Session*> batch;
@@ -39,7 +40,8 @@ TEST(EngineExperts, ABatchGivesTheBitsOfSingleSteps) {
     ASSERT_TRUE(Session::FeedBatch({batch.data(), batch.size()}, tokens.data()).ok());
     for (size_t i = 0; i < alone.size(); ++i) {
       test::FeedTokens(*alone[i], {tokens[i]});
-      ASSERT_EQ(LogitsOf(*alone[i]), LogitsOf(*together[i])) << "step " << step << " session " << i;
+      SCOPED_TRACE(testing::Message() << "step " << step << " session " << i);
+      ExpectNearLogits(*alone[i], *together[i], one->device().info().batch_invariant ? 0.0f : 1e-4f);
     }
   }
 }
