@@ -23,7 +23,7 @@ KVC_DEVICE float BoundOfPage(const PageFormat& f, const uint8_t* page, const flo
 }
 
 // Block (g, r).
-__global__ void __launch_bounds__(kBlock) choose_pages(const StepParams p) {
+__global__ void __launch_bounds__(kLineThreads) choose_pages(const StepParams p) {
   LetNextBegin();
   WaitForEarlier();
   __shared__ BlockSpace space;
@@ -66,7 +66,8 @@ void AddReadPagesKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, choose_pag
 
 cudaError_t ChoosePages(const StepParams& p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
-  return KVC_LAUNCH_EARLY(choose_pages, grid, dim3(kBlock), 0, stream, p);
+  // A warp for eight pages, as far as there can be so many.
+  return KVC_LAUNCH_EARLY(choose_pages, grid, dim3(LineThreads(32 * int64_t{p.choice.stride})), 0, stream, p);
 }
 
 }  // namespace kvc::cuda

@@ -72,6 +72,8 @@ std::vector<OneInstruction> WholeNumbers() {
       {"not.b32 %r0, %r1;", {0xf0f0f0f0}, 0x0f0f0f0f},
       {"clz.b32 %r0, %r1;", {0x00010000}, 15},
       {"clz.b32 %r0, %r1;", {0}, 32},
+      {"popc.b32 %r0, %r1;", {0x80000101}, 3},
+      {"popc.b32 %r0, %r1;", {0xffffffff}, 32},
       {"bfi.b32 %r0, %r1, %r2, 8, 4;", {0xfa, 0x11111111}, 0x11111a11},
       {"dp4a.s32.s32 %r0, %r1, %r2, %r3;",
        {0x80ff027f, 0x7f03fe01, 100},

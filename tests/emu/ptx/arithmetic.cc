@@ -184,6 +184,12 @@ struct ShiftRight {
     return static_cast<T>(a >> n);
   }
 };
+struct CountOnes {
+  template <typename T>
+  static uint32_t Do(T a) {
+    return static_cast<uint32_t>(__builtin_popcountll(a));
+  }
+};
 struct CountLeadingZeros {
   template <typename T>
   static uint32_t Do(T a) {
@@ -396,6 +402,8 @@ Handler FindBits(const Opcode& op) {
   if (op.Is("clz"))
     return type == "b32" ? Map<CountLeadingZeros, uint32_t, uint32_t>
                          : Map<CountLeadingZeros, uint32_t, uint64_t>;
+  if (op.Is("popc"))
+    return type == "b32" ? Map<CountOnes, uint32_t, uint32_t> : Map<CountOnes, uint32_t, uint64_t>;
   if (op.Is("bfi"))
     return type == "b32" ? Map<Insert, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>
                          : Map<Insert, uint64_t, uint64_t, uint64_t, uint32_t, uint32_t>;
