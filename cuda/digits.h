@@ -25,9 +25,9 @@ KVC_DEVICE float UnitOf(uint32_t largest, float* inverse) {
 }
 
 // By a warp: lane l has columns 4 (l % kFours) .. of those of a vector, that it shares with its neighbours,
-// and writes its part of what becomes of them: piece j of it lies at out[j * step].
+// and where `writes` its part of what becomes of them: piece j of it lies at out[j * step].
 template <int kFours>
-KVC_DEVICE void StoreDigits(const float4& a, uint4* out, int32_t step) {
+KVC_DEVICE void StoreDigits(const float4& a, bool writes, uint4* out, int32_t step) {
   constexpr bool kFourBits = kFours == 8;
   const float x[4] = {a.x, a.y, a.z, a.w};
   uint32_t largest = 0;
@@ -63,9 +63,9 @@ KVC_DEVICE void StoreDigits(const float4& a, uint4* out, int32_t step) {
     } else {
       word = byte[0] | byte[1] << 8 | byte[2] << 16 | byte[3] << 24;
     }
-    reinterpret_cast<uint32_t*>(out + (kFours / 4 * k + place / 4) * step)[place % 4] = word;
+    if (writes) reinterpret_cast<uint32_t*>(out + (kFours / 4 * k + place / 4) * step)[place % 4] = word;
   }
-  if (place != 0) return;
+  if (place != 0 || !writes) return;
   const auto bits = [&](int k) { return static_cast<uint32_t>(begin[k]); };
   out[(DigitPieces(4 * kFours) - 1) * step] = {bits(0), bits(1), bits(2), __float_as_uint(unit)};
 }

@@ -162,7 +162,7 @@ KVC_DEVICE void LoadRow(const OneRow& o, uint4* x, float* shared) {
                *weight = reinterpret_cast<const float4*>(o.norm);
   const float factor = weight == nullptr ? 1.0f : NormFactor(o.product.x, o.product.cols, 0, o.eps, shared);
   const int32_t n = o.product.cols / 4;
-  // Whole warps: lanes hand each other what they found. Those behind the end do as the last vector's do.
+  // Whole warps: lanes hand each other what they found. Those behind the end have the last vector's.
   for (int32_t first = WarpOfBlock() * kWarp; first < n; first += BlockThreads()) {
     const int32_t i = first + Lane(), at = i < n ? i : n - kFours + i % kFours;
     float4 a = from[at];
@@ -171,7 +171,7 @@ KVC_DEVICE void LoadRow(const OneRow& o, uint4* x, float* shared) {
       a = {a.x * factor * w.x, a.y * factor * w.y, a.z * factor * w.z, a.w * factor * w.w};
     }
     if constexpr (IsScaled(T)) {
-      StoreDigits<kFours>(a, x + PlaceOf<T>(at / kFours, 0), kWarp);
+      StoreDigits<kFours>(a, i < n, x + PlaceOf<T>(at / kFours, 0), kWarp);
     } else {
       if (i < n) reinterpret_cast<float4*>(x)[PlaceOf<T>(i / kFours, i % kFours)] = a;
     }
