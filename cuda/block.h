@@ -102,8 +102,8 @@ struct WarpPart {
   int32_t begin, end;
 };
 KVC_DEVICE WarpPart PartOfWarp(int32_t n) {
-  const int32_t warps = BlockThreads() / kWarp, each = (n + BlockThreads() - 1) / BlockThreads() * kWarp;
-  return {min(WarpOfBlock() * each, n), WarpOfBlock() + 1 == warps ? n : min((WarpOfBlock() + 1) * each, n)};
+  const int32_t each = (n + BlockThreads() - 1) / BlockThreads() * kWarp, begin = WarpOfBlock() * each;
+  return {min(begin, n), min(begin + each, n)};
 }
 
 // f(i, yes, place) for all i in [0, n), place counting those with pred before it; by lanes in step. pred is

@@ -39,12 +39,13 @@ struct FormOf {
 };
 
 // x in the order in which lanes read it: of 32 vectors' columns the first 16 bytes of every lane, then the
-// next ones. kPieces: of 16 bytes, of a vector's columns: four numbers each, or digits (digits.h).
-template <WeightType T>
-constexpr int kPieces = IsScaled(T) ? DigitPieces(VectorOf<T>::kColumns) : VectorOf<T>::kColumns / 4;
+// next ones. PiecesOf: of 16 bytes, of a vector's columns: four numbers each, or digits (digits.h).
+constexpr int PiecesOf(WeightType type) {
+  return IsScaled(type) ? DigitPieces(VectorColumns(type)) : VectorColumns(type) / 4;
+}
 template <WeightType T>
 KVC_DEVICE int32_t PlaceOf(int32_t vector, int32_t piece) {
-  return (vector / kWarp * kPieces<T> + piece) * kWarp + vector % kWarp;
+  return (vector / kWarp * PiecesOf(T) + piece) * kWarp + vector % kWarp;
 }
 
 // Where a warp is in its rows: R of one part, or R / 2 of either of two.
@@ -88,7 +89,7 @@ class RowProduct {
     KVC_UNROLL
     for (int u = 0; u < kAhead; ++u) {
       const int32_t first = c.at + u * kWarp;
-      if (first + Lane() < vectors_) AddVectors(u, x_ + first * kPieces<T> + Lane());
+      if (first + Lane() < vectors_) AddVectors(u, x_ + first * PiecesOf(T) + Lane());
       if (Has(next)) FetchVectors(next, u);
     }
   }
@@ -203,8 +204,7 @@ __global__ void __launch_bounds__(FormOf<T>::kThreads, 2) gemv_row(const OneRow 
 // Of x with so many columns.
 int32_t SharedBytes(WeightType type, int32_t cols) {
   const int32_t columns = kWarp * VectorColumns(type), vectors = (cols + columns - 1) / columns * kWarp;
-  const int32_t pieces = IsScaled(type) ? DigitPieces(VectorColumns(type)) : VectorColumns(type) / 4;
-  return vectors * pieces * static_cast<int32_t>(sizeof(uint4));
+  return vectors * PiecesOf(type) * static_cast<int32_t>(sizeof(uint4));
 }
 
 template <WeightType T>

@@ -152,8 +152,8 @@ CudaDevice::~CudaDevice() {
   }
 }
 
-// Kernels of the first go in front of those of the second that have not begun: a few small ones, one after
-// the other, would each wait for a large product there otherwise.
+// Blocks of the first go in front of those of the second that have not begun: small kernels, one after the
+// other, would each wait for the end of a large product there otherwise.
 Status CudaDevice::CreateStreams() {
   int least = 0, greatest = 0;
   const char* what = "a stream of the device";

@@ -12,11 +12,14 @@ struct MergeParams {
   MergeRule rule;
   int32_t first_head;
   const uint8_t* marks;
-  int64_t stride, sort_stride;
-  int32_t* links;
-  float* lines;
-  uint64_t* keys;
+  int64_t stride;
+  int32_t* links;  // [G, stride]
 };
+
+// A side value of a head's entries.
+KVC_DEVICE const float* SideLine(const MergeParams& p, int32_t aux, int32_t g) {
+  return p.layer.aux + (static_cast<int64_t>(aux) * p.layer.n_heads + g) * p.layer.capacity;
+}
 
 struct LayerValues {
   LayerNumbers values;
@@ -25,25 +28,17 @@ struct LayerValues {
     for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads())
       At(to).Set(j, At(to)[j] + factor * At(from)[j]);
   }
-  KVC_DEVICE void Mix(int32_t gone, float a_gone, int32_t next, float a_next) const {
-    for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads())
-      At(next).Set(j, MixOf(a_gone, At(gone)[j], a_next, At(next)[j]));
-  }
   KVC_DEVICE LayerNumbers At(int32_t entry) const { return values + static_cast<int64_t>(entry) * d; }
 };
 
-__global__ void __launch_bounds__(kBlock) merge_values(const MergeParams p) {
+__global__ void __launch_bounds__(kBlock) spread_values(const MergeParams p) {
   __shared__ BlockSpace space;
   const int32_t g = static_cast<int32_t>(blockIdx.x);
-  const auto aux = [&](int32_t x) -> const float* {
-    return x < 0 ? nullptr : p.layer.aux + (static_cast<int64_t>(x) * p.layer.n_heads + g) * p.layer.capacity;
-  };
   const LayerValues values{p.layer.Value(g * p.layer.capacity), p.layer.d};
-  BlockMergeDropped({p.rule, p.marks + g * p.stride, aux(p.rule.sums), aux(p.rule.counts),
-                     p.layer.positions + g * p.layer.capacity, p.layer.len[g], p.layer.d,
-                     static_cast<uint32_t>(p.first_head + g), p.links + g * (2 * p.stride + 1),
-                     p.lines + g * p.stride, p.keys + g * p.sort_stride},
-                    values, &space);
+  BlockSpread({p.rule, p.marks + g * p.stride, SideLine(p, p.rule.sums, g), nullptr,
+               p.layer.positions + g * p.layer.capacity, p.layer.len[g], p.layer.d,
+               static_cast<uint32_t>(p.first_head + g), p.links + g * p.stride, nullptr, nullptr},
+              values, &space);
 }
 
 // ---- into the next one (methods.md 2.15) ----
@@ -63,8 +58,8 @@ class Run {
   KVC_DEVICE Run(const MergeParams& p, int32_t g)
       : values_(p.layer.Value(g * p.layer.capacity)),
         d_(p.layer.d),
-        sums_(Line(p, p.rule.sums, g)),
-        counts_(Line(p, p.rule.counts, g)),
+        sums_(SideLine(p, p.rule.sums, g)),
+        counts_(SideLine(p, p.rule.counts, g)),
         stack_(p.links + g * p.stride) {}
 
   // What is dropped in [begin, end) goes into `end`.
@@ -91,9 +86,6 @@ class Run {
     float average;
     uint64_t key;  // the lowest goes first, among equals the newest
   };
-  KVC_DEVICE static const float* Line(const MergeParams& p, int32_t aux, int32_t g) {
-    return p.layer.aux + (static_cast<int64_t>(aux) * p.layer.n_heads + g) * p.layer.capacity;
-  }
   KVC_DEVICE Entry At(int32_t e) const {
     const float average = __fdiv_rn(sums_[e], counts_[e]);
     return {e, average, SelectionKeyOf(average, static_cast<uint32_t>(e))};
@@ -222,7 +214,7 @@ Status FormRest(CudaStream& stream, const MergeArgs& a, uint8_t* scratch_at, int
   RestParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.marks = At(a.marks), p.stride = a.stride;
-  p.n_parts = static_cast<int32_t>(RestParts(*std::max_element(a.layer.len, a.layer.len + heads)));
+  p.n_parts = static_cast<int32_t>(RestParts(LongestOf(a.layer)));
   if (p.n_parts == 0) return {};
   Scratch scratch(scratch_at, scratch_bytes);
   p.sums = scratch.Take<double>(int64_t{heads} * p.n_parts * (2 * a.layer.head_dim + 1));
@@ -241,7 +233,7 @@ int64_t RestScratchBytes(int32_t n_kv_heads, int64_t stride) {
 }
 
 void AddMergeKernels(KernelLoader* loader) {
-  KVC_ADD(loader, merge_values, 0);
+  KVC_ADD(loader, spread_values, 0);
   KVC_ADD(loader, merge_into_next, 0);
   KVC_ADD(loader, sum_dropped, 0);
   KVC_ADD(loader, form_rest, 0);
@@ -249,20 +241,18 @@ void AddMergeKernels(KernelLoader* loader) {
 
 Status CudaDevice::Merge(Stream* s, const MergeArgs& a) {
   KVC_ENTER();
+  if (a.rule.kind == MergeKind::kNone) return {};
   if (a.rule.kind == MergeKind::kIntoRest)
     return FormRest(StreamOf(s), a, At(a.scratch), SelectScratchBytes(a.layer.n_kv_heads, a.stride));
   const int64_t heads = a.layer.n_kv_heads;
-  const int64_t sort_stride = PowerOfTwoFrom(a.stride);
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer)));
   MergeParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.rule = a.rule, p.first_head = static_cast<int32_t>(a.layer_index * heads);
-  p.marks = At(a.marks), p.stride = a.stride, p.sort_stride = sort_stride;
+  p.marks = At(a.marks), p.stride = a.stride;
   Scratch scratch(At(a.scratch), SelectScratchBytes(a.layer.n_kv_heads, a.stride));
-  p.links = scratch.Take<int32_t>(heads * (2 * a.stride + 1));
-  p.lines = scratch.Take<float>(heads * a.stride);
-  p.keys = scratch.Take<uint64_t>(heads * sort_stride);
+  p.links = scratch.Take<int32_t>(heads * a.stride);
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   if (a.rule.kind == MergeKind::kIntoNext) {
@@ -271,7 +261,7 @@ Status CudaDevice::Merge(Stream* s, const MergeArgs& a) {
     if (grid.x == 0) return {};
     return Check(KVC_LAUNCH(merge_into_next, grid, dim3(kRunWarps * kWarp), 0, StreamOf(s), p), "merging");
   }
-  return Check(KVC_LAUNCH(merge_values, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
+  return Check(KVC_LAUNCH(spread_values, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
                "merging");
 }
 

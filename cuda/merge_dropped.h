@@ -11,13 +11,14 @@ namespace kvc::cuda {
 struct DroppedLine {
   MergeRule rule;
   const uint8_t* mark;
-  const float *sums, *counts;  // counts: kIntoNext only
+  const float *sums, *counts;  // counts: BlockMergeInOrder only
   const int32_t* positions;
   int32_t n, d;
   uint32_t head;
-  int32_t* links;  // scratch [2 n + 1]
-  float* line;     // scratch [n]
-  uint64_t* keys;  // scratch [next power of two of n]
+  int32_t* links;  // scratch [n], of BlockMergeInOrder [2 n + 1]
+  // Scratch of BlockMergeInOrder.
+  float* line;     // [n]
+  uint64_t* keys;  // [next power of two of n]
 };
 
 KVC_DEVICE float SpreadShare(const MergeRule& rule, float a, const float* sums, const int32_t* targets,
@@ -40,32 +41,31 @@ KVC_DEVICE float SpreadShare(const MergeRule& rule, float a, const float* sums, 
   return static_cast<float>(share / n);
 }
 
-// values: Add(target, factor, source) and Mix(source, a_source, next, a_next), each by the whole block.
+// CaM. values: Add(target, factor, source), by the whole block.
 template <typename Values>
-KVC_DEVICE void BlockMergeDropped(const DroppedLine& in, const Values& values, BlockSpace* s) {
-  if (in.rule.kind == MergeKind::kSpread) {
-    for (int32_t e = 0; e < in.n; ++e) {
-      if (in.mark[e] != 0) continue;
-      if (ThreadOfBlock() == 0) {
-        int32_t n_targets = 0;
-        for (int32_t t = e + 1; t < in.n && n_targets < in.rule.n_targets; ++t) {
-          if (in.mark[t] != 0) in.links[n_targets++] = t;
-        }
-        s->told = n_targets;
-        s->floats[0] =
-            SpreadShare(in.rule, in.sums[e], in.sums, in.links, n_targets, in.head, in.positions[e]);
+KVC_DEVICE void BlockSpread(const DroppedLine& in, const Values& values, BlockSpace* s) {
+  for (int32_t e = 0; e < in.n; ++e) {
+    if (in.mark[e] != 0) continue;
+    if (ThreadOfBlock() == 0) {
+      int32_t n_targets = 0;
+      for (int32_t t = e + 1; t < in.n && n_targets < in.rule.n_targets; ++t) {
+        if (in.mark[t] != 0) in.links[n_targets++] = t;
       }
-      __syncthreads();
-      const int32_t n_targets = s->told;
-      const float factor = s->floats[0];
-      for (int32_t i = 0; factor != 0.0f && i < n_targets; ++i) values.Add(in.links[i], factor, e);
-      __syncthreads();
+      s->told = n_targets;
+      s->floats[0] = SpreadShare(in.rule, in.sums[e], in.sums, in.links, n_targets, in.head, in.positions[e]);
     }
-    return;
+    __syncthreads();
+    const int32_t n_targets = s->told;
+    const float factor = s->floats[0];
+    for (int32_t i = 0; factor != 0.0f && i < n_targets; ++i) values.Add(in.links[i], factor, e);
+    __syncthreads();
   }
-  if (in.rule.kind != MergeKind::kIntoNext) return;
-  // The lowest average goes first, among equals the newest, each into its right neighbour that is still
-  // there.
+}
+
+// WeightedKV: the lowest average goes first, among equals the newest, each into its right neighbour that is
+// still there. values: Mix(source, a_source, next, a_next), by the whole block.
+template <typename Values>
+KVC_DEVICE void BlockMergeInOrder(const DroppedLine& in, const Values& values, BlockSpace* s) {
   int32_t *next = in.links, *previous = in.links + in.n;
   for (int32_t e = ThreadOfBlock(); e < in.n; e += BlockThreads()) {
     in.line[e] = __fdiv_rn(in.sums[e], in.counts[e]);

@@ -103,15 +103,12 @@ void AddSelectKernels(KernelLoader* loader) {
   KVC_ADD(loader, unmark, 0);
 }
 
-// Merging takes most.
 int64_t CudaDevice::SelectScratchBytes(int32_t n_kv_heads, int64_t stride) const {
   const int64_t heads = n_kv_heads;
-  const int64_t merge = Packet::Size<int32_t>(heads * (2 * stride + 1)) +
-                        Packet::Size<float>(heads * stride) +
-                        Packet::Size<uint64_t>(heads * PowerOfTwoFrom(stride)),
+  const int64_t merge = Packet::Size<int32_t>(heads * stride), draw = Packet::Size<float>(heads * stride),
                 count = Packet::Size<double>(heads) + Packet::Size<int64_t>(heads) +
                         Packet::Size<int32_t>(heads * 256) + Packet::Size<uint32_t>(1);
-  return std::max({merge, count, RestScratchBytes(n_kv_heads, stride)});
+  return std::max({merge, draw, count, RestScratchBytes(n_kv_heads, stride)});
 }
 
 Status CudaDevice::Select(Stream* s, const SelectArgs& a) {

@@ -271,9 +271,20 @@ class HeadUpdate {
     __syncthreads();
     if (row_.merge.kind != MergeKind::kNone) {
       // The order is what values are found by: victims are sorted beside it.
-      BlockMergeDropped({row_.merge, l_.marks, l_.sums, l_.counts, l_.positions, n, p_.d,
-                         static_cast<uint32_t>(head), l_.links, l_.scores, l_.keys + p_.update.sort_stride},
-                        PageValues{*this}, s_);
+      const DroppedLine line{row_.merge,
+                             l_.marks,
+                             l_.sums,
+                             l_.counts,
+                             l_.positions,
+                             n,
+                             p_.d,
+                             static_cast<uint32_t>(head),
+                             l_.links,
+                             l_.scores,
+                             l_.keys + p_.update.sort_stride};
+      const PageValues values{*this};
+      if (row_.merge.kind == MergeKind::kSpread) BlockSpread(line, values, s_);
+      if (row_.merge.kind == MergeKind::kIntoNext) BlockMergeInOrder(line, values, s_);
     }
     RemoveGone();
   }

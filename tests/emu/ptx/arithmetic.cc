@@ -273,58 +273,33 @@ struct RoughReciprocal {
 
 // An operation of types that it knows, by the type's name.
 template <typename Op>
-Handler OfFloats(std::string_view type, int n) {
-  if (type == "f32")
-    return n == 1 ? static_cast<Handler>(nullptr) : n == 2 ? Map<Op, float, float, float> : nullptr;
-  if (type == "f64") return n == 2 ? Map<Op, double, double, double> : nullptr;
-  return nullptr;
+Handler OfAny(std::string_view type) {
+  return ByType(type, [](auto t) -> Handler { return Map<Op, decltype(t), decltype(t), decltype(t)>; });
 }
-template <typename Op>
-Handler OfOneFloat(std::string_view type) {
-  if (type == "f32") return Map<Op, float, float>;
-  if (type == "f64") return Map<Op, double, double>;
-  return nullptr;
-}
-template <typename Op>
-Handler OfThreeFloats(std::string_view type) {
-  if (type == "f32") return Map<Op, float, float, float, float>;
-  if (type == "f64") return Map<Op, double, double, double, double>;
-  return nullptr;
-}
-#define KVC_PTX_WHOLE(M) \
-  M("s16", int16_t)      \
-  M("s32", int32_t)      \
-  M("s64", int64_t)      \
-  M("u16", uint16_t)     \
-  M("u32", uint32_t) M("u64", uint64_t) M("b16", uint16_t) M("b32", uint32_t) M("b64", uint64_t)
 template <typename Op>
 Handler OfWhole(std::string_view type) {
-#define KVC_PTX_CASE(text, T) \
-  if (type == text) return Map<Op, T, T, T>;
-  KVC_PTX_WHOLE(KVC_PTX_CASE)
-#undef KVC_PTX_CASE
-  return nullptr;
+  return ByWhole(type, [](auto t) -> Handler { return Map<Op, decltype(t), decltype(t), decltype(t)>; });
+}
+template <typename Op>
+Handler OfFloats(std::string_view type) {
+  return ByFloat(type, [](auto t) -> Handler { return Map<Op, decltype(t), decltype(t), decltype(t)>; });
 }
 template <typename Op>
 Handler OfOneWhole(std::string_view type) {
-#define KVC_PTX_CASE(text, T) \
-  if (type == text) return Map<Op, T, T>;
-  KVC_PTX_WHOLE(KVC_PTX_CASE)
-#undef KVC_PTX_CASE
-  return nullptr;
+  return ByWhole(type, [](auto t) -> Handler { return Map<Op, decltype(t), decltype(t)>; });
+}
+template <typename Op>
+Handler OfOneFloat(std::string_view type) {
+  return ByFloat(type, [](auto t) -> Handler { return Map<Op, decltype(t), decltype(t)>; });
+}
+template <typename Op>
+Handler OfThreeFloats(std::string_view type) {
+  return ByFloat(
+      type, [](auto t) -> Handler { return Map<Op, decltype(t), decltype(t), decltype(t), decltype(t)>; });
 }
 template <typename Op>
 Handler OfShift(std::string_view type) {
-#define KVC_PTX_CASE(text, T) \
-  if (type == text) return Map<Op, T, T, uint32_t>;
-  KVC_PTX_WHOLE(KVC_PTX_CASE)
-#undef KVC_PTX_CASE
-  return nullptr;
-}
-template <typename Op>
-Handler OfAny(std::string_view type) {
-  const Handler whole = OfWhole<Op>(type);
-  return whole != nullptr ? whole : OfFloats<Op>(type, 2);
+  return ByWhole(type, [](auto t) -> Handler { return Map<Op, decltype(t), decltype(t), uint32_t>; });
 }
 Handler WideProduct(std::string_view type, bool add) {
   if (type == "s32")
@@ -423,12 +398,12 @@ Handler FindFloat(const Opcode& op) {
     return op.Has("rm")   ? OfThreeFloats<FusedDown>(type)
            : op.Has("rn") ? OfThreeFloats<Fused>(type)
                           : nullptr;
-  if (op.Is("div")) return op.Has("rn") ? OfFloats<Divide>(type, 2) : nullptr;
+  if (op.Is("div")) return op.Has("rn") ? OfFloats<Divide>(type) : nullptr;
   if (op.Is("rcp")) return op.Has("rn") ? OfOneFloat<Reciprocal>(type) : nullptr;
   if (op.Is("sqrt")) return op.Has("rn") ? OfOneFloat<SquareRoot>(type) : nullptr;
   if (op.Is("abs")) return OfOneFloat<AbsoluteFloat>(type);
   if (op.Is("neg")) return OfOneFloat<Negate>(type);
-  if (op.Is("copysign")) return OfFloats<CopySign>(type, 2);
+  if (op.Is("copysign")) return OfFloats<CopySign>(type);
   return nullptr;
 }
 

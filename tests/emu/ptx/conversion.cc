@@ -8,14 +8,6 @@
 namespace kvc::emu::ptx {
 namespace {
 
-#define KVC_PTX_COMPARED(M) \
-  M("s16", int16_t)         \
-  M("s32", int32_t)         \
-  M("s64", int64_t)         \
-  M("u16", uint16_t)        \
-  M("u32", uint32_t)        \
-  M("u64", uint64_t) M("b16", uint16_t) M("b32", uint32_t) M("b64", uint64_t) M("f32", float) M("f64", double)
-
 // Names of comparisons of floats with a u behind them hold where one is no number.
 enum class Order : uint8_t { kEqual, kNot, kLess, kMost, kGreater, kLeast };
 template <Order kOrder, typename T>
@@ -49,11 +41,7 @@ void Compare(Warp& w, const Instruction& i, uint32_t lanes) {
 }
 template <Order kOrder, bool kUnordered>
 Handler CompareType(std::string_view type) {
-#define KVC_PTX_CASE(text, T) \
-  if (type == text) return Compare<kOrder, kUnordered, T>;
-  KVC_PTX_COMPARED(KVC_PTX_CASE)
-#undef KVC_PTX_CASE
-  return nullptr;
+  return ByType(type, [](auto t) -> Handler { return Compare<kOrder, kUnordered, decltype(t)>; });
 }
 template <bool kUnordered>
 Handler CompareBy(std::string_view order, std::string_view type) {
@@ -126,26 +114,16 @@ void Convert(Warp& w, const Instruction& i, uint32_t lanes) {
     ForLanes(lanes, [&](int l) { out[l] = ToRaw<D>(ConvertOne<D, A>(FromRaw<A>(in[l]), i.mode)); });
   }
 }
-#define KVC_PTX_CONVERTED(M) \
-  M("s8", int8_t)            \
-  M("s16", int16_t)          \
-  M("s32", int32_t)          \
-  M("s64", int64_t)          \
-  M("u8", uint8_t) M("u16", uint16_t) M("u32", uint32_t) M("u64", uint64_t) M("f32", float) M("f64", double)
-template <typename D>
-Handler ConvertFrom(std::string_view type) {
-#define KVC_PTX_CASE(text, A) \
-  if (type == text) return Convert<D, A>;
-  KVC_PTX_CONVERTED(KVC_PTX_CASE)
-#undef KVC_PTX_CASE
-  return nullptr;
+template <typename F>
+Handler ByConverted(std::string_view type, F f) {
+  if (type == "s8") return f(int8_t{});
+  if (type == "u8") return f(uint8_t{});
+  return type[0] == 'b' ? nullptr : ByType(type, f);
 }
 Handler ConvertTo(std::string_view to, std::string_view from) {
-#define KVC_PTX_CASE(text, D) \
-  if (to == text) return ConvertFrom<D>(from);
-  KVC_PTX_CONVERTED(KVC_PTX_CASE)
-#undef KVC_PTX_CASE
-  return nullptr;
+  return ByConverted(to, [from](auto d) {
+    return ByConverted(from, [](auto a) -> Handler { return Convert<decltype(d), decltype(a)>; });
+  });
 }
 
 template <bool kBrain>

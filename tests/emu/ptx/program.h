@@ -194,6 +194,28 @@ struct Opcode {
   std::string_view Type(size_t from_end = 0) const { return parts[parts.size() - 1 - from_end]; }
 };
 
+// f(T{}) for the type of this name; null: it has another one.
+template <typename F>
+Handler ByWhole(std::string_view type, F f) {
+  if (type == "s16") return f(int16_t{});
+  if (type == "s32") return f(int32_t{});
+  if (type == "s64") return f(int64_t{});
+  if (type == "u16" || type == "b16") return f(uint16_t{});
+  if (type == "u32" || type == "b32") return f(uint32_t{});
+  if (type == "u64" || type == "b64") return f(uint64_t{});
+  return nullptr;
+}
+template <typename F>
+Handler ByFloat(std::string_view type, F f) {
+  if (type == "f32") return f(float{});
+  if (type == "f64") return f(double{});
+  return nullptr;
+}
+template <typename F>
+Handler ByType(std::string_view type, F f) {
+  return type[0] == 'f' ? ByFloat(type, f) : ByWhole(type, f);
+}
+
 // What executes an instruction, by kinds of them; null: not one of these. The decoder has put args in the
 // order of the text, vectors one by one.
 Handler FindArithmetic(const Opcode& op);
