@@ -43,7 +43,7 @@ test_cuda() {
   [[ -z $arch ]] || arch="${arch//,/-real;}-real"
   configure_for cuda "${arch:-80-real;87-real;90-real;90-virtual}"
   say "building build-cuda/"
-  ninja -C build-cuda -j "$jobs" --quiet kvc_tool || fail "the build failed"
+  ninja -C build-cuda -j "$jobs" --quiet kvc || fail "the build failed"
   python3 tests/emu/cuda_build_test.py build-cuda ${1:+"$1"}
 }
 

@@ -2,7 +2,10 @@
 foreach(test matmul_test panels_test)
   target_sources(${test} PRIVATE ${CMAKE_CURRENT_LIST_DIR}/product_tables.cc ${CMAKE_CURRENT_LIST_DIR}/avxvnni_evex.cc)
 endforeach()
+# They are kernels: compiled as those of the library are.
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/product_tables.cc ${CMAKE_CURRENT_LIST_DIR}/avxvnni_evex.cc
+  PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "$<$<CONFIG:RelWithDebInfo>:-O2>")
 if(KVC_AVX2)
   set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/avxvnni_evex.cc PROPERTIES
-    COMPILE_OPTIONS "${KVC_AVX2};-mavx512vnni;-mavx512vl")
+    COMPILE_OPTIONS "$<$<CONFIG:RelWithDebInfo>:-O2>;${KVC_AVX2};-mavx512vnni;-mavx512vl")
 endif()

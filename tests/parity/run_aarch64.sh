@@ -16,4 +16,4 @@ fi
 cmake -S "$root/tests/parity" -B "$build" -G Ninja \
   -DCMAKE_TOOLCHAIN_FILE="$root/toolchains/linux-aarch64.cmake" >/dev/null
 cmake --build "$build"
-ctest --test-dir "$build" --output-on-failure --output-junit "$build/junit.xml"
+ctest --test-dir "$build" -j "${KVC_JOBS:-$(nproc)}" --output-on-failure --output-junit "$build/junit.xml"

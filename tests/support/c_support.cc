@@ -14,7 +14,8 @@ AlignedBytes MakeModel(int32_t which) {
   TinyModelOptions options;
   if (which == TEST_MODEL_FOREIGN) options.seed = 2;
   if (which == TEST_MODEL_UNSCORED) options.head_scores = false;
-  if (which == TEST_MODEL_INT8) options.type = WeightType::kInt8;
+  if (which == TEST_MODEL_INT8 || which == TEST_MODEL_SMALL_WINDOWS) options.type = WeightType::kInt8;
+  if (which == TEST_MODEL_SMALL_WINDOWS) options.layers = {{24, 0}, {0, 0}};
   if (which == TEST_MODEL_WINDOWS) options.layers = {{24, 0}, {0, 0}, {24, 0}, {0, 0}};
   if (which == TEST_MODEL_WIDE || which == TEST_MODEL_WINDOWS) {
     options.n_layers = 4, options.n_heads = 8, options.n_kv_heads = 4, options.head_dim = 32;

@@ -16,7 +16,8 @@ enum {
   TEST_MODEL_STOPPING = 4, /* as TINY, every second byte and <eos> end the answer */
   TEST_MODEL_INT8 = 5,     /* as TINY with int8 weights */
   TEST_MODEL_WINDOWS = 6,  /* as WIDE, layers 0 and 2 attend to their newest 24 tokens only */
-  TEST_MODEL_COUNT = 7
+  TEST_MODEL_SMALL_WINDOWS = 7, /* as INT8, layer 0 attends to its newest 24 tokens only */
+  TEST_MODEL_COUNT = 8
 };
 
 /* 64-byte aligned bytes that live until the end of the process. */
