@@ -234,6 +234,14 @@ TEST(Philox, PublishedVectors) {
   EXPECT_EQ(ones[3], 0x6d5451fdu);
 }
 
+// Lines may be of any length: the keys that a second thread sorts begin where numbers of 64 bits may.
+TEST(Select, ScratchOfEveryThreadIsAligned) {
+  if (test::OnAnotherDevice()) GTEST_SKIP() << "of the processor's threads";
+  test::TestDevice two(2);
+  for (int64_t stride = 1; stride < 70; ++stride)
+    EXPECT_EQ(two.device()->SelectScratchBytes(1, stride) / 2 % int64_t{alignof(uint64_t)}, 0) << stride;
+}
+
 // Scores that are no numbers are the least there are: as many are drawn as among any others.
 TEST(Select, DrawsAsManyWhateverTheScoresAre) {
   constexpr int32_t kEntries = 64, kCount = 20;

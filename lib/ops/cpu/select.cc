@@ -7,6 +7,7 @@
 #include "lib/base/philox.h"
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/layer.h"
+#include "lib/ops/cpu/layer_math.h"
 #include "lib/ops/cpu/line_ops.h"
 #include "lib/ops/cpu/merge_entries.h"
 #include "lib/ops/cpu/raw.h"
@@ -40,7 +41,7 @@ void Draw(const SelectLine& in) {
 struct Scratch {
   uint64_t* keys;
   float* line;
-  static int64_t Bytes(int64_t stride) { return 20 * stride; }
+  static int64_t Bytes(int64_t stride) { return Align(20 * stride); }
   Scratch(DeviceBytes at, int64_t stride, int thread)
       : keys(reinterpret_cast<uint64_t*>(Raw(at) + thread * Bytes(stride))),
         line(reinterpret_cast<float*>(keys + 2 * stride)) {}
