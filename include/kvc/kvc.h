@@ -152,8 +152,8 @@ KVC_API void        kvc_params_init(void *params, int32_t struct_size);
 
 /* Kinds of devices this build knows, whether this machine has them or not.  [any] */
 KVC_API int32_t     kvc_device_count(void);
-/* One as JSON: name (for kvc_model_open), summary, available, and where it is: description, instruction_sets (best
- * first), threads (of this process, when n_threads is 0), deterministic, batch_invariant.
+/* One as JSON: name (for kvc_model_open), summary, available; where it is not: reason; where it is: description,
+ * instruction_sets (best first), threads (of this process, when n_threads is 0), deterministic, batch_invariant.
  * KVC_E_NOT_FOUND past the end.  [any] */
 KVC_API kvc_status  kvc_device_describe(int32_t index, char *json, int32_t cap_json, int32_t *n_out);
 /* Bytes per second that its processors read from its memory together: what bounds a step. Takes up to a second and

@@ -87,7 +87,7 @@ class CudaBuild(unittest.TestCase):
             devices[device["name"]] = device
         self.assertTrue(devices["cpu"]["available"])
         self.assertFalse(devices["cuda"]["available"])
-        self.assertIn("no NVIDIA driver", devices["cuda"]["description"])
+        self.assertIn("no NVIDIA driver", devices["cuda"]["reason"])
 
 
 if __name__ == "__main__":
