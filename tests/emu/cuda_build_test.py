@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What nvcc made of the kernels: code for every architecture, no local memory where it would cost bandwidth, little
-size; and a library that is loaded on a machine without a driver. Usage: cuda_build_test.py [BUILD_DIR [ARCH,...]]: built
-for these compute capabilities alone, not for all that are released."""
+size; and a library that is loaded on a machine without a driver. Usage: cuda_build_test.py [BUILD_DIR [ARCH,...]]:
+built for these compute capabilities alone, not for all that are released."""
 import ctypes
 import json
 import os
