@@ -73,17 +73,18 @@ function(kvc_counts_memory test)
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT GLIBC_TUNABLES=glibc.malloc.tcache_count=0)
 endfunction()
 
-# kvc_quick_to_compile(target LANGUAGE): a program of the tests. What it tests is optimised, its own code need not be:
+# kvc_quick_to_compile(target): a program of the tests. What it tests is optimised, its own code need not be:
 # that took most of the time of a build. Nor are the headers that all of them include read by each of them. Not for
 # other systems: an emulator makes it slow, and Zig puts checks of its own into what is not optimised.
 set(KVC_BUSY_TESTS cache_attend_test cache_kv_cache_test convert_models_test model_tokenizer_readers_test
   suite_ruler_test tool_files_test)  # their own code takes more time to run than it takes to optimise
-function(kvc_quick_to_compile target language)
+function(kvc_quick_to_compile target)
   if(NOT KVC_PRECOMPILE OR target IN_LIST KVC_BUSY_TESTS)
     return()
   endif()
   target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
-  if(language STREQUAL CXX)
+  get_target_property(sources ${target} SOURCES)
+  if(NOT sources MATCHES "\\.c$")
     if(NOT TARGET kvc_test_headers)
       file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/generated/test_headers.cc CONTENT "int main() { return 0; }\n")
       add_executable(kvc_test_headers ${PROJECT_BINARY_DIR}/generated/test_headers.cc)
@@ -113,11 +114,7 @@ function(kvc_test_program file)
   target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${source}/tests/data" KVC_SOURCE_DIR="${source}"
     KVC_BINARY_DIR="${binary}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  if(file MATCHES "\\.c$")
-    kvc_quick_to_compile(${name} C)
-  else()
-    kvc_quick_to_compile(${name} CXX)
-  endif()
+  kvc_quick_to_compile(${name})
   if(KVC_UNDER_QEMU)
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/small_machine.c)
     target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})

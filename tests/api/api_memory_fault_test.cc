@@ -167,7 +167,9 @@ TEST_P(EachAllocationFails, AndTheRunGoesOn) { ExpectRunGoesOn(TEST_MODEL_INT8, 
 // Layers with windows hold theirs through it all.
 class EachAllocationFailsWithWindows : public testing::TestWithParam<const char*> {};
 
-TEST_P(EachAllocationFailsWithWindows, AndTheRunGoesOn) { ExpectRunGoesOn(TEST_MODEL_SMALL_WINDOWS, GetParam()); }
+TEST_P(EachAllocationFailsWithWindows, AndTheRunGoesOn) {
+  ExpectRunGoesOn(TEST_MODEL_SMALL_WINDOWS, GetParam());
+}
 
 INSTANTIATE_TEST_SUITE_P(Policies, EachAllocationFailsWithWindows,
                          testing::Values("full", "cokv-document:budget=32,window=8",

@@ -88,6 +88,8 @@ class CudaBuild(unittest.TestCase):
         self.assertTrue(devices["cpu"]["available"])
         self.assertFalse(devices["cuda"]["available"])
         self.assertIn("no NVIDIA driver", devices["cuda"]["reason"])
+        speed = ctypes.c_double()
+        self.assertNotEqual(0, kvc.kvc_device_measure(list(devices).index("cuda"), ctypes.byref(speed)))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,6 @@ endforeach()
 set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/product_tables.cc ${CMAKE_CURRENT_LIST_DIR}/avxvnni_evex.cc
   PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "$<$<CONFIG:RelWithDebInfo>:-O2>")
 if(KVC_AVX2)
-  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/avxvnni_evex.cc PROPERTIES
-    COMPILE_OPTIONS "$<$<CONFIG:RelWithDebInfo>:-O2>;${KVC_AVX2};-mavx512vnni;-mavx512vl")
+  set_property(SOURCE ${CMAKE_CURRENT_LIST_DIR}/avxvnni_evex.cc APPEND PROPERTY COMPILE_OPTIONS
+    ${KVC_AVX2} -mavx512vnni -mavx512vl)
 endif()

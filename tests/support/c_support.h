@@ -13,9 +13,9 @@ enum {
   TEST_MODEL_FOREIGN = 1,  /* the same shape, other weights */
   TEST_MODEL_UNSCORED = 2, /* as TINY without head scores */
   TEST_MODEL_WIDE = 3, /* 4 layers, 8 heads, 4 KV heads, head size 32, hidden 128: a prompt takes a while */
-  TEST_MODEL_STOPPING = 4, /* as TINY, every second byte and <eos> end the answer */
-  TEST_MODEL_INT8 = 5,     /* as TINY with int8 weights */
-  TEST_MODEL_WINDOWS = 6,  /* as WIDE, layers 0 and 2 attend to their newest 24 tokens only */
+  TEST_MODEL_STOPPING = 4,      /* as TINY, every second byte and <eos> end the answer */
+  TEST_MODEL_INT8 = 5,          /* as TINY with int8 weights */
+  TEST_MODEL_WINDOWS = 6,       /* as WIDE, layers 0 and 2 attend to their newest 24 tokens only */
   TEST_MODEL_SMALL_WINDOWS = 7, /* as INT8, layer 0 attends to its newest 24 tokens only */
   TEST_MODEL_COUNT = 8
 };
