@@ -51,7 +51,6 @@ def step_kernels(shape, weight, entries):
     b = WEIGHTS[weight]
     return [
         ("gemv_row q, k, v", b * shape.hidden * (wide + 2 * kv)),
-        ("step_append", 0),
         ("attend_step_mma", KV * 2 * kv * entries),
         ("gemv_row output", b * wide * shape.hidden),
         ("gemv_row gate, up", b * 2 * shape.hidden * shape.feed_forward),

@@ -28,14 +28,12 @@ struct HalfQueries {
   uint4 left[kDims / 32][2][kWarp];
   uint2 thirds[kThirds ? kDims / 32 : 1][2][kWarp];
 
-  // [n, D], by the warps of a block; heads from n on are zero.
-  KVC_DEVICE void Load(const float* q, int32_t n) {
+  // By the warps of a block.
+  KVC_DEVICE void Load(const Queries<kDims>& queries) {
     KVC_UNROLL
     for (int i = 0; i < kDims / 16 / kAttendWarps; ++i) {
       const int b = (WarpOfBlock() + i * kAttendWarps) / 2, s = WarpOfBlock() % 2;
-      float4 x = {0, 0, 0, 0};
-      if (RowOfLane() < n)
-        x = *reinterpret_cast<const float4*>(q + RowOfLane() * kDims + 32 * b + 8 * QuadOfLane() + 4 * s);
+      const float4 x = queries.Four(RowOfLane(), 32 * b + 8 * QuadOfLane() + 4 * s);
       uint4 halves;
       SplitPair<Halves>(x.x, x.y, &halves.x, &halves.y);
       SplitPair<Halves>(x.z, x.w, &halves.z, &halves.w);
@@ -192,10 +190,11 @@ struct HalvesShared {
   WarpParts<kDims> parts;
 };
 
-// The attention of a block's item, whose entries are a part of the run. kAhead: more of them is on its way,
-// in more registers.
+// The attention of a block's item, whose entries are a part of the run and lie there. kAhead: more of them is
+// on its way, in more registers. waited: for what is in front of the kernel (WaitForEntries).
 template <bool kAhead, typename Halves, int kDims>
-KVC_DEVICE void AttendHalves(const StepParams& p, const HalvesRun& run, HalvesShared<Halves, kDims>* shared) {
+KVC_DEVICE void AttendHalves(const StepParams& p, const HalvesRun& run, bool waited,
+                             HalvesShared<Halves, kDims>* shared) {
   constexpr int32_t kStep = kAttendWarps * kHalvesEntries;
   const Work work(p);
   const int32_t end = work.item.end;
@@ -208,7 +207,8 @@ KVC_DEVICE void AttendHalves(const StepParams& p, const HalvesRun& run, HalvesSh
   HalfKeys<kDims> keys;
   HalfValues<kDims> values;
   reader.FetchKeys(keys);
-  shared->queries.Load(p.turned + work.head * kDims, work.n_heads);
+  if (!waited) WaitForEarlier();
+  shared->queries.Load(Queries<kDims>(p, work));
   __syncthreads();
   for (; at < end; at += kStep) {
     if (kAhead) reader.FetchValues(values);

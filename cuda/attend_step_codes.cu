@@ -22,6 +22,7 @@
 // A100 moves registers in 100 more. By arithmetic a multiprocessor of an H200 has 1,890 and 1,000 (945 and
 // 500) while memory gives it the bytes, of an A100 2,590 and 1,370. Codes of four bits are 2.8 times as fast
 // as bf16 at 0.79 of the rate of memory that bf16 has.
+#include "cuda/append_newest.h"
 #include "cuda/attend_halves.h"
 #include "cuda/join_segments.h"
 #include "cuda/launch.h"
@@ -250,8 +251,8 @@ struct QueryDigits {
   static constexpr float kMost = 127 << 16;  // in units
   uint4 upper[kSteps][kWarp], low[kSteps][kWarp];
 
-  // [n, D], by the warps of a block; heads from n on are zero. Returns the unit of query head u.
-  KVC_DEVICE float Load(const float* q, int32_t n) {
+  // By the warps of a block. Returns the unit of query head u.
+  KVC_DEVICE float Load(const Queries<Form::kDims>& queries) {
     constexpr int kNext = Form::kKeyBits == 4 ? 4 : 16, kFirst = Form::kKeyBits == 4 ? 8 : 4;
     float4 x[kSteps][2];
     float most = 0x1p-100f, nothing = 0;
@@ -259,10 +260,7 @@ struct QueryDigits {
     for (int s = 0; s < kSteps; ++s) {
       KVC_UNROLL
       for (int i = 0; i < 2; ++i) {
-        x[s][i] = {0, 0, 0, 0};
-        if (RowOfLane() < n)
-          x[s][i] = *reinterpret_cast<const float4*>(q + RowOfLane() * Form::kDims + 32 * s +
-                                                     kFirst * QuadOfLane() + kNext * i);
+        x[s][i] = queries.Four(RowOfLane(), 32 * s + kFirst * QuadOfLane() + kNext * i);
         const float4 y = x[s][i];
         most = fmaxf(most, fmaxf(fmaxf(fabsf(y.x), fabsf(y.y)), fmaxf(fabsf(y.z), fabsf(y.w))));
         nothing += 0 * y.x + 0 * y.y + 0 * y.z + 0 * y.w;  // what is no number stays none
@@ -413,9 +411,9 @@ union CodesOrRing {
   HalvesShared<F16Halves, Form::kDims> ring;
 };
 
-// The attention of a block's item, a part of the pages' entries.
+// The attention of a block's item, a part of the pages' entries. waited: as AttendHalves.
 template <typename Form>
-KVC_DEVICE void AttendCodes(const StepParams& p, const Pages& pages, CodesShared<Form>* shared) {
+KVC_DEVICE void AttendCodes(const StepParams& p, const Pages& pages, bool waited, CodesShared<Form>* shared) {
   constexpr int kStages = Form::kStages, kStep = kAttendWarps * kEntries;
   const Work work(p);
   const int32_t end = work.item.end;
@@ -431,8 +429,8 @@ KVC_DEVICE void AttendCodes(const StepParams& p, const Pages& pages, CodesShared
   Sight sight(pages.format().seen_masks, p.window, p.rows[work.item.row].position);
   WarpSoftmax softmax;
   float sums[Form::kDims / 16][4] = {};
-  const float scale = shared->queries.Load(p.turned + work.head * Form::kDims, work.n_heads) * 256 *
-                      Form::Keys::kUnit * p.scale;
+  if (!waited) WaitForEarlier();
+  const float scale = shared->queries.Load(Queries<Form::kDims>(p, work)) * 256 * Form::Keys::kUnit * p.scale;
   __syncthreads();
   for (int i = 0; at < end; at += kStep, i = i + 1 == kStages ? 0 : i + 1) {
     WaitForCopies<kStages - 2>();
@@ -465,13 +463,13 @@ template <typename Form>
 __global__ void __launch_bounds__(kAttendThreads, Form::kBlocks) attend_step_codes(const StepParams p) {
   KVC_SHARED(CodesOrRing<Form>, shared);
   LetNextBegin();
-  WaitForEarlier();
   const Work work(p);
   const Pages pages(p.rows[work.item.row].read, work.item.head);
+  const bool waited = WaitForEntries(p, work.item, pages, reinterpret_cast<float*>(shared));
   if (work.item.begin >= pages.main_len()) {
-    AttendHalves<false>(p, HalvesRun::Ring(pages), &shared->ring);
+    AttendHalves<false>(p, HalvesRun::Ring(pages), waited, &shared->ring);
   } else {
-    AttendCodes<Form>(p, pages, &shared->codes);
+    AttendCodes<Form>(p, pages, waited, &shared->codes);
   }
   JoinIfLast<kHeads>(p);
 }

@@ -16,6 +16,7 @@
 // A warp issues some 460 instructions for 16 entries of 128 numbers, 530 with bf16, and 380 for those of 64:
 // by arithmetic a multiprocessor of an H200 has 1,780 and 890 while memory gives it the bytes, of an A100
 // 2,440 and 1,220.
+#include "cuda/append_newest.h"
 #include "cuda/attend_halves.h"
 #include "cuda/join_segments.h"
 #include "cuda/launch.h"
@@ -29,10 +30,10 @@ __global__ void __launch_bounds__(kAttendThreads, kDims <= 64 ? 4 : 3) attend_st
   using Shared = HalvesShared<Halves, kDims>;
   KVC_SHARED(Shared, shared);
   LetNextBegin();
-  WaitForEarlier();
   const Work work(p);
   const Pages pages(p.rows[work.item.row].read, work.item.head);
-  AttendHalves<true>(p, HalvesRun::Main(pages), shared);
+  const bool waited = WaitForEntries(p, work.item, pages, reinterpret_cast<float*>(shared));
+  AttendHalves<true>(p, HalvesRun::Main(pages), waited, shared);
   JoinIfLast<kHeads>(p);
 }
 

@@ -7,7 +7,6 @@
 namespace kvc::cuda {
 
 constexpr int kAttendWarps = 4, kAttendThreads = kAttendWarps * kWarp;
-constexpr int kHeads = 8;  // query heads of a product, one a row
 
 // Lane (u, v) = (lane / 4, lane % 4) of a warp; its i-th entry of 16 or 32, of the logits that it has.
 KVC_DEVICE int RowOfLane() { return Lane() / 4; }
@@ -78,6 +77,45 @@ struct Work {
         first(FirstHeadOfBlock()),
         n_heads(min(kHeads, group - first)),
         head(static_cast<int64_t>(item.row) * p.n_heads + item.head * group + first) {}
+};
+
+// The queries of a block's work: as step_append has left them, or turned here (StepParams::turned).
+template <int kDims>
+class Queries {
+ public:
+  KVC_DEVICE Queries(const StepParams& p, const Work& work)
+      : n_(work.n_heads),
+        q_((p.turned != nullptr ? p.turned : p.q) + work.head * kDims),
+        angles_(p.turned != nullptr ? nullptr : p.rows[work.item.row].angles),
+        pairing_(p.turn.pairing) {}
+
+  // Dimensions c .. c + 3 of query head u of the work, a multiple of four; zeros of one that is none.
+  KVC_DEVICE float4 Four(int u, int c) const {
+    if (u >= n_) return {0, 0, 0, 0};
+    const float* q = q_ + u * kDims;
+    const float4 x = At(q + c);
+    if (angles_ == nullptr) return x;
+    constexpr int kHalf = kDims / 2;
+    if (pairing_ == RopePairing::kHalf) {
+      const bool first = c < kHalf;
+      const int j = first ? c : c - kHalf;
+      const float4 y = At(q + (first ? c + kHalf : j)), cos = At(angles_ + j), sin = At(angles_ + kHalf + j);
+      const float sign = first ? -1.0f : 1.0f;
+      return {Turned(x.x, sign * y.x, cos.x, sin.x), Turned(x.y, sign * y.y, cos.y, sin.y),
+              Turned(x.z, sign * y.z, cos.z, sin.z), Turned(x.w, sign * y.w, cos.w, sin.w)};
+    }
+    const float2 cos = *reinterpret_cast<const float2*>(angles_ + c / 2),
+                 sin = *reinterpret_cast<const float2*>(angles_ + kHalf + c / 2);
+    return {Turned(x.x, -x.y, cos.x, sin.x), Turned(x.y, x.x, cos.x, sin.x), Turned(x.z, -x.w, cos.y, sin.y),
+            Turned(x.w, x.z, cos.y, sin.y)};
+  }
+
+ private:
+  KVC_DEVICE static float4 At(const float* x) { return *reinterpret_cast<const float4*>(x); }
+
+  int32_t n_;
+  const float *q_, *angles_;
+  RopePairing pairing_;
 };
 
 // Logits z of the lane's entries, from `at` on, where somebody wants them. What it needs for that is read

@@ -18,50 +18,6 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Block (g, r): the new entry of a head, and its queries turned to where it stands.
-__global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
-  LetNextBegin();
-  WaitForEarlier();
-  KVC_SHARED(float, cos);
-  const int32_t g = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
-                half = d / 2, group = p.n_heads / p.n_kv_heads;
-  const RowParams& row = p.rows[r];
-  const Pages pages(row.cache, g);
-  float *sin = cos + half, *key = cos + d;
-  const float* k = p.k + (static_cast<int64_t>(r) * p.n_kv_heads + g) * d;
-  const float* v = p.v + (static_cast<int64_t>(r) * p.n_kv_heads + g) * d;
-  const float* q = p.q + (static_cast<int64_t>(r) * p.n_heads + g * group) * d;
-  float* turned = p.turned + (static_cast<int64_t>(r) * p.n_heads + g * group) * d;
-  const bool turns = pages.head().rotated == 0;
-  // First, while little has to be kept around a sine: keys that are turned when they are read need none here.
-  if (turns && row.in_cache) {
-    const int64_t at = pages.len() - 1;
-    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
-      AngleOf(p.turn, at, j, p.turn.factor, cos + j, sin + j);
-  } else {
-    for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) cos[j] = row.angles[j];
-  }
-  for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) key[j] = k[j];
-  __syncthreads();
-  for (int32_t x = ThreadOfBlock(); row.query_ring != nullptr && x < group * half; x += BlockThreads()) {
-    // Sessions that count in slots keep queries without rotation: their slot changes with every dropped
-    // entry.
-    const int32_t j = x % half;
-    TurnPair(q + x / half * d, d, j, p.turn.pairing, row.in_cache ? 1.0f : cos[j],
-             row.in_cache ? 0.0f : sin[j], row.query_ring + (static_cast<int64_t>(g) * group + x / half) * d);
-  }
-  if (!turns) {
-    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
-      TurnPair(key, d, j, p.turn.pairing, cos[j], sin[j], key);
-  }
-  __syncthreads();
-  BlockWriteNewest(pages, key, v, row.position);
-  for (int32_t x = ThreadOfBlock(); x < group * half; x += BlockThreads()) {
-    const int32_t j = x % half;
-    TurnPair(q + x / half * d, d, j, p.turn.pairing, cos[j], sin[j], turned + x / half * d);
-  }
-}
-
 // Block (h, r): joins the segments of a query head in order, and turns its logits into probabilities: those
 // of softmax(gain * z), as powers of those of softmax(z), normalised together with that of what a sink has.
 __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
@@ -273,13 +229,18 @@ class Wave {
     p.turn = TurnOf(a_.rope, a_.pairing, false, &packet);
     p.q = At(a_.q) + int64_t{first_} * a_.n_heads * d, p.k = At(a_.k) + int64_t{first_} * g * d;
     p.v = At(a_.v) + int64_t{first_} * g * d, p.out = At(a_.out) + int64_t{first_} * a_.n_heads * d;
+    // Earlier waves of the layer append to the same sessions. Nothing else writes a layer's entries between
+    // the first of the stream's kept launches, in front of which there is a copy, and its attention.
+    p.entries_lie = first_ == 0;
     p.stride = attention || updates ? stride : 0;  // a launch that stays as it was is not sent anew
     p.choice = {scratch.Take<int32_t>(heads * pages), scratch.Take<int32_t>(heads * pages),
                 scratch.Take<float>(heads * pages), scratch.Take<uint8_t>(heads * pages), pages};
     RowParams* to = packet.Add<RowParams>(n_, &p.rows);
     for (int32_t r = 0; r < n_; ++r) KVC_RETURN_IF_ERROR(WriteRow(r, p.choice, &packet, to + r));
     if (!end_only_) WriteSegments(n_items, heads, attention, &packet, &p);
-    p.turned = scratch.Take<float>(heads * group * d);
+    const PageFormat* form = end_only_ ? nullptr : FormForTensorCores();
+    // Nobody else reads the new entry or the queries.
+    if (form == nullptr || pages > 0 || group > kHeads) p.turned = scratch.Take<float>(heads * group * d);
     p.partial = scratch.Take<float>(n_items * group * (d + 2));
     if (attention) p.logits = scratch.Take<float>(heads * group * stride);
     if (mean) p.mean = scratch.Take<float>(heads * stride);
@@ -287,7 +248,7 @@ class Wave {
       p.update = {scratch.Take<uint8_t>(heads * own.update()), own.update(), stride, own.sort_stride()};
     KVC_RETURN_IF_ERROR(scratch.Check());
     KVC_RETURN_IF_ERROR(packet.Send());
-    if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, static_cast<int32_t>(n_items), attention, pages > 0));
+    if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, form, static_cast<int32_t>(n_items), attention));
     if (updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, one, StreamOf(s_)), "a step"));
     for (int32_t r = 0; r < n_; ++r) {
       if (HostRecords(rows[r], a_.layer).Follow(end_only_)) continue;
@@ -316,27 +277,27 @@ class Wave {
     return EntriesRead(ReadPages(r, g), c.layout->page_slots, c.len[head]);
   }
 
-  Status Attend(const StepParams& p, int32_t n_items, bool attention, bool chooses) const {
+  // form: FormForTensorCores.
+  Status Attend(const StepParams& p, const PageFormat* form, int32_t n_items, bool attention) const {
     CudaStream& stream = StreamOf(s_);
     const unsigned g = static_cast<unsigned>(p.n_kv_heads), h = static_cast<unsigned>(p.n_heads),
                    n = static_cast<unsigned>(n_);
-    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH_EARLY(step_append, dim3(g, n), dim3(kThreads),
-                                               2 * static_cast<size_t>(p.d) * sizeof(float), stream, p),
-                              "a step"));
-    if (chooses) KVC_RETURN_IF_ERROR(Check(ChoosePages(p, stream), "a step"));
-    KVC_RETURN_IF_ERROR(Check(AttendAll(p, n_items, stream), "a step"));
+    if (p.turned != nullptr) KVC_RETURN_IF_ERROR(Check(AppendToHeads(p, stream), "a step"));
+    if (p.choice.stride > 0) KVC_RETURN_IF_ERROR(Check(ChoosePages(p, stream), "a step"));
+    const auto attend = form == nullptr ? AttendSegments(p, n_items, stream)
+                        : form->coded() ? AttendSegmentsCodes(p, *form, n_items, stream)
+                                        : AttendSegmentsMma(p, *form, n_items, stream);
+    KVC_RETURN_IF_ERROR(Check(attend, "a step"));
     if (!attention) return {};
     KVC_RETURN_IF_ERROR(
         Check(KVC_LAUNCH_EARLY(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
     return Check(KVC_LAUNCH_EARLY(gather_attention, dim3(g, n), dim3(kThreads), 0, stream, p), "a step");
   }
 
-  // On the tensor cores where everything that is read is for them.
-  cudaError_t AttendAll(const StepParams& p, int32_t n_items, CudaStream& stream) const {
+  // Of everything that is read, where it is for the tensor cores; null: it is not.
+  const PageFormat* FormForTensorCores() const {
     const PageFormat* form = CommonForm();
-    if (form != nullptr && IsForMma(*form)) return AttendSegmentsMma(p, *form, n_items, stream);
-    if (form != nullptr && IsForCodes(*form)) return AttendSegmentsCodes(p, *form, n_items, stream);
-    return AttendSegments(p, n_items, stream);
+    return form != nullptr && (IsForMma(*form) || IsForCodes(*form)) ? form : nullptr;
   }
   // How all heads are stored, but for what lies beside keys and values and how many are in a page; null: in
   // several forms, with rings that are not for the tensor cores beside such codes, or with keys that do not
@@ -467,7 +428,6 @@ class Wave {
 }  // namespace
 
 void AddStepKernels(KernelLoader* loader) {
-  KVC_ADD_STEP(loader, step_append, 0);
   KVC_ADD_STEP(loader, join_segments, 0);
   KVC_ADD_STEP(loader, gather_attention, 0);
 }

@@ -76,12 +76,15 @@ struct StepParams {
   const RowParams* rows;
   int32_t n_rows, n_heads, n_kv_heads, d, window;
   float scale, cap;
+  bool entries_lie;  // but for the newest, before what is in front of the attention has ended
   const float* sinks;  // [H], null: none
   Turn turn;
   float *q, *k;  // [rows, H, D], [rows, G, D]
   const float* v;
   float* out;
-  float* turned;  // [rows, H, D]
+  // [rows, H, D]: what AppendToHeads leaves to the attention. Null: nobody has appended; the attention turns
+  // queries on its way, and writes new entries where it reads them.
+  float* turned;
   float* logits;  // [rows, H, stride] or null
   float* mean;    // [rows, G, stride] or null
   int64_t stride;
@@ -105,11 +108,14 @@ struct StepParams {
   }
 };
 
+// New entries, and queries turned to where they stand: in front of everything that reads them.
+cudaError_t AppendToHeads(const StepParams& p, CudaStream& stream);
 // The attention of all segments into `partial`, and logits where they are wanted.
 cudaError_t AttendSegments(const StepParams& p, int32_t n_items, CudaStream& stream);
 // The same on the tensor cores, where all heads are stored in pages for it, of one form, with keys that lie
 // turned: pages of numbers of 16 bits, and of codes, beside which there may be rings of f16. Segments of
-// pages begin at multiples of a tile.
+// pages begin at multiples of a tile. They append where nobody has, of up to kHeads query heads a group.
+constexpr int kHeads = 8;  // query heads of a product, one a row
 bool IsForMma(const PageFormat& f);
 cudaError_t AttendSegmentsMma(const StepParams& p, const PageFormat& f, int32_t n_items, CudaStream& stream);
 bool IsForCodes(const PageFormat& f);

@@ -30,13 +30,15 @@ KVC_DEVICE int32_t FirstOfPair(int32_t j, RopePairing pairing) {
 KVC_DEVICE int32_t SecondOfPair(int32_t d, int32_t j, RopePairing pairing) {
   return pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
 }
+// A number of a pair beside the other one, which is negative where the number is the pair's first.
+KVC_DEVICE float Turned(float x, float other, float c, float s) { return x * c + other * s; }
 // Pair j of `from` [D] by an angle into `to`, which may be `from`.
 KVC_DEVICE void TurnPair(const float* from, int32_t d, int32_t j, RopePairing pairing, float c, float s,
                          float* to) {
   const int32_t a = FirstOfPair(j, pairing), b = SecondOfPair(d, j, pairing);
   const float u = from[a], v = from[b];
-  to[a] = u * c - v * s;
-  to[b] = v * c + u * s;
+  to[a] = Turned(u, -v, c, s);
+  to[b] = Turned(v, u, c, s);
 }
 // Pair j of x [D].
 KVC_DEVICE void TurnPairBy(const Turn& t, int64_t position, int32_t d, int32_t j, double factor, float* x) {

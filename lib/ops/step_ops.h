@@ -161,7 +161,7 @@ struct StepArgs {
   AngleTable angles;      // where some plan turns keys at every step
   DevicePtr<float> q, k;  // [rows, H, D], [rows, G, D]: without rotation; turned here
   DevicePtr<const float> v;
-  DevicePtr<float> out;  // [rows, H, D]
+  DevicePtr<float> out;  // [rows, H, D], apart from the others
   StepShape shape;
   DeviceBytes scratch;  // StepScratchBytes(shape)
   float cap = 0;        // scaled logits z become cap * tanh(z / cap); 0: they stay

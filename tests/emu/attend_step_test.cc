@@ -132,8 +132,34 @@ class Step {
     return heads_of_items_[static_cast<size_t>(row * kKvHeads + h / c_.group)].n > 0;
   }
   int32_t n_heads() const { return p_.n_heads; }
+  // From here on the newest entries are still to come: `apart` by a kernel of their own, else by the
+  // attention.
+  void LetAppend(bool apart, RopePairing pairing) {
+    std::mt19937 random(77);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<float>* to, int32_t n) {
+      to->resize(static_cast<size_t>(n * c_.form.d));
+      for (float& x : *to) x = normal(random);
+    };
+    fill(&q_, kRows * p_.n_heads), fill(&k_, kRows * kKvHeads), fill(&v_, kRows * kKvHeads);
+    fill(&angles_, kRows);
+    query_rings.assign(q_.size(), kNothing);
+    for (int32_t r = 0; r < kRows; ++r) {
+      RowParams& row = rows_[static_cast<size_t>(r)];
+      row.angles = angles_.data() + r * c_.form.d;
+      if (r == 1) row.query_ring = query_rings.data() + r * p_.n_heads * c_.form.d;
+    }
+    p_.q = q_.data(), p_.k = k_.data(), p_.v = v_.data(), p_.turn.pairing = pairing;
+    p_.turned = apart ? turned_.data() : nullptr;
+    p_.entries_lie = pairing == RopePairing::kHalf;
+    appends_apart_ = apart;
+  }
+  std::vector<float> query_rings;  // [kRows, H, D]
+  const std::vector<uint64_t>& pages() const { return memory_; }
+  const std::vector<uint64_t>& rings() const { return ring_memory_; }
   // By one of both kernels.
   void Run(bool mma, CudaStream* stream) {
+    ASSERT_EQ(cudaSuccess, appends_apart_ ? AppendToHeads(p_, *stream) : cudaSuccess);
     partial.assign(items_.size() * static_cast<size_t>(c_.group * (c_.form.d + 2)), kNothing);
     logits.assign(static_cast<size_t>(kRows * p_.n_heads) * static_cast<size_t>(p_.stride), kNothing);
     p_.partial = partial.data(), p_.logits = c_.logits ? logits.data() : nullptr;
@@ -254,7 +280,8 @@ class Step {
   std::vector<HeadSegments> heads_of_items_;
   std::vector<int32_t> arrived_;
   std::vector<float> sinks_;
-  std::vector<float> turned_;
+  std::vector<float> turned_, q_, k_, v_, angles_;
+  bool appends_apart_ = false;
   StepParams p_{};
   double most_product_ = 0, most_value_ = 0;
 };
@@ -402,6 +429,27 @@ TEST_F(AttendStepTest, TheSameBitsInEveryOrder) {
       if (partial.empty()) partial = step.partial, logits = step.logits;
       EXPECT_EQ(0, std::memcmp(partial.data(), step.partial.data(), partial.size() * sizeof(float)));
       EXPECT_EQ(0, std::memcmp(logits.data(), step.logits.data(), logits.size() * sizeof(float)));
+    }
+  }
+}
+
+// Turned and appended where they are read: the same entries and the same attention as by a kernel in front.
+TEST_F(AttendStepTest, AppendsAsAKernelInFrontDoes) {
+  for (const Form& form : SomeForms()) {
+    for (const RopePairing pairing : {RopePairing::kHalf, RopePairing::kInterleaved}) {
+      Case c{form, pairing == RopePairing::kHalf ? 8 : 3, form.d == 64 ? 64 : 16, kLens, 64};
+      c.logits = c.seen = true;
+      c.ring = form.coded() && pairing == RopePairing::kHalf ? 33 : 0;
+      SCOPED_TRACE(c.Name());
+      Step before(c), a(c), b(c);
+      a.LetAppend(true, pairing), b.LetAppend(false, pairing);
+      a.Run(true, stream_.get()), b.Run(true, stream_.get());
+      ASSERT_NE(c.ring > 0 ? before.rings() : before.pages(), c.ring > 0 ? b.rings() : b.pages());
+      ASSERT_EQ(a.pages(), b.pages());
+      ASSERT_EQ(a.rings(), b.rings());
+      ASSERT_EQ(a.query_rings, b.query_rings);
+      ASSERT_EQ(0, std::memcmp(a.logits.data(), b.logits.data(), a.logits.size() * sizeof(float)));
+      ASSERT_EQ(0, std::memcmp(a.partial.data(), b.partial.data(), a.partial.size() * sizeof(float)));
     }
   }
 }

@@ -240,7 +240,10 @@ const void* Exchange(unsigned mask, const void* mine, size_t bytes) {
 }
 void BlockBarrier() { current->Barrier(); }
 // Not in the header: they are no accesses of the kernel's.
-void WaitForEarlier() { ++block->waits; }
+void WaitForEarlier() {
+  ++block->waits;
+  self->waited = true;
+}
 void ReleaseCount([[maybe_unused]] const void* count) {
 #if defined(KVC_EMU_RACES)
   races::Release(count);
@@ -271,7 +274,7 @@ bool RunGrid(const Started& started, const std::function<void()>& kernel) {
   bool good = true;
   current = &OfThread();
 #if defined(KVC_EMU_RACES)
-  races::BeginLaunch(name, current->stacks(),
+  races::BeginLaunch(name, started.early, current->stacks(),
                      {reinterpret_cast<uintptr_t>(at), reinterpret_cast<uintptr_t>(at) + shared});
 #endif
   for (unsigned i = 0; i < n && good; ++i) {

@@ -5,8 +5,8 @@
 namespace kvc::cuda {
 
 template <typename... Params, typename... Args>
-cudaError_t LaunchOn(const char* name, bool, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
-                     cudaStream_t stream, Args&&... args) {
+cudaError_t LaunchOn(const char* name, bool early, void (*kernel)(Params...), dim3 grid, dim3 block,
+                     size_t shared, cudaStream_t stream, Args&&... args) {
   KernelLoader loader;
   loader.Add(name, kernel, shared);
   if (loader.error() != cudaSuccess) return loader.error();
@@ -14,7 +14,9 @@ cudaError_t LaunchOn(const char* name, bool, void (*kernel)(Params...), dim3 gri
   return std::apply(
       [&](Params&... value) {
         void* params[] = {&value...};
-        return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, params, shared, stream);
+        cudaLaunchAttribute begins = {cudaLaunchAttributeProgrammaticStreamSerialization, {early}};
+        const cudaLaunchConfig_t config = {grid, block, shared, stream, &begins, 1};
+        return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), params);
       },
       values);
 }

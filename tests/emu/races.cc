@@ -48,6 +48,7 @@ struct Page {
 struct Detector {
   std::unordered_map<uintptr_t, Page> pages;
   uint32_t launch = 0;
+  uint32_t chain = 1;  // the first launch that may not have ended when this one begins
   bool on = false;
   const char* kernel = nullptr;
   Range stacks, shared, own;
@@ -75,7 +76,7 @@ Detector& The() {
 
 // Whether `a` happened before `me`, an access of now. per_block: memory that every block has for itself.
 bool Before(const Party& a, const Party& me, bool per_block) {
-  if (a.launch != me.launch) return true;
+  if (a.launch != me.launch) return per_block || self->waited || a.launch < The().chain;
   if (a.block != me.block) return per_block || The().IsEarlier(a, me.block);
   if (a.barriers != me.barriers) return true;
   if (a.warp != me.warp) return false;
@@ -109,6 +110,7 @@ std::string Place(uint32_t place) {
 }
 
 std::string Who(const Party& a) {
+  if (a.launch != The().launch) return "a kernel in front of it that may not have ended";
   if (a.block == kManyBlocks) return "several blocks";
   std::string text = "block " + std::to_string(a.block);
   if (a.warp == kManyWarps) return text + ", several warps";
@@ -135,7 +137,7 @@ void AccessByte(Page* page, uintptr_t at, Kind kind, const Party& me, bool per_b
     if (kind == kWrites) a->launch = 0;
   }
   Party* a = page->Make(kind, at);
-  if (Before(*a, me, per_block)) {
+  if (a->launch != me.launch || Before(*a, me, per_block)) {
     *a = me;
   } else {
     Join(me, a);
@@ -175,13 +177,16 @@ int OfProgram(dl_phdr_info* info, size_t, void* out) {
 
 }  // namespace
 
-void BeginLaunch(const char* kernel, Range stacks, Range shared) {
+void BeginLaunch(const char* kernel, bool early, Range stacks, Range shared) {
   Detector& d = The();
   ++d.launch;
+  if (!early) d.chain = d.launch;
   d.kernel = kernel, d.stacks = stacks, d.shared = shared, d.found = 0, d.on = true;
   d.told.clear(), d.released.clear(), d.earlier.clear();
   ::dl_iterate_phdr(OfProgram, &d);
 }
+
+void EndChain() { The().chain = The().launch + 1; }
 
 void Release(const void* at) {
   if (The().on) The().released[at][block->number] = block->barriers;

@@ -165,5 +165,56 @@ TEST_P(RacesTest, OfBlocksThatCount) {
   EXPECT_TRUE(Has(Run(blocks_count_apart, 4, 1), "written by block"));
 }
 
+// A kernel that begins early may read what lies there before it waits, but not what kernels in front of it
+// write, nor write what they read: however far in front, unless one of them waits for all that came before.
+__global__ void writes(int32_t* x) { x[ThreadOfBlock()] = 1; }
+__global__ void looks_away(int32_t* x) {
+  WaitForEarlier();
+  x[128 + ThreadOfBlock()] = 1;
+}
+template <bool kWaitsFirst>
+__global__ void reads_early(int32_t* x) {
+  if (kWaitsFirst) WaitForEarlier();
+  const int32_t sum = x[ThreadOfBlock()] + x[64 + ThreadOfBlock()];
+  if (!kWaitsFirst) WaitForEarlier();
+  x[64 + ThreadOfBlock()] = sum;
+}
+template <bool kWaitsFirst>
+__global__ void writes_early(int32_t* x) {
+  if (kWaitsFirst) WaitForEarlier();
+  x[64 + ThreadOfBlock()] = 2;
+  if (!kWaitsFirst) WaitForEarlier();
+}
+TEST_P(RacesTest, OfKernelsThatBeginEarly) {
+  const auto behind = [this](auto* first, auto* then, auto between) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(cudaSuccess, KVC_LAUNCH(first, dim3(1), dim3(32), 0, nullptr, memory()));
+    EXPECT_EQ(cudaSuccess, KVC_LAUNCH_EARLY(looks_away, dim3(1), dim3(32), 0, nullptr, memory()));
+    between();
+    EXPECT_EQ(cudaSuccess, KVC_LAUNCH_EARLY(then, dim3(1), dim3(32), 0, nullptr, memory()));
+    cudaStreamSynchronize(nullptr);
+    emu::Recover();
+    return testing::internal::GetCapturedStderr();
+  };
+  const auto nothing = [] {};
+  EXPECT_TRUE(Has(behind(writes, reads_early<false>, nothing), "written by a kernel in front of it"));
+  EXPECT_EQ("", behind(writes, reads_early<true>, nothing));
+  EXPECT_TRUE(
+      Has(behind(reads_early<true>, writes_early<false>, nothing), "read by a kernel in front of it"));
+  EXPECT_EQ("", behind(reads_early<true>, writes_early<true>, nothing));
+  EXPECT_EQ("", behind(looks_away, reads_early<false>, nothing));
+  // What is no early kernel has ended before the next begins, and begun behind what came before.
+  EXPECT_EQ("", behind(writes, reads_early<false>, [this] {
+              int32_t one = 1;
+              EXPECT_EQ(cudaSuccess,
+                        cudaMemcpyAsync(memory() + 256, &one, 4, cudaMemcpyHostToDevice, nullptr));
+            }));
+  EXPECT_EQ("", behind(writes, reads_early<false>, [] { cudaStreamSynchronize(nullptr); }));
+  EXPECT_TRUE(Has(
+      behind(blocks_write_bytes, reads_early<false>,
+             [this] { EXPECT_EQ(cudaSuccess, KVC_LAUNCH(writes, dim3(1), dim3(32), 0, nullptr, memory())); }),
+      "written by a kernel in front of it"));
+}
+
 }  // namespace
 }  // namespace kvc::cuda

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tests/emu/emulator.h"
+#include "tests/emu/races.h"
 #include "tests/support/heap_pause.h"
 
 struct CUctx_st {
@@ -23,6 +24,7 @@ struct CUctx_st {
 struct CUstream_st {
   struct Task {
     std::function<void()> run;
+    bool kernel;
   };
   std::deque<Task> tasks;
   uint64_t issued = 0, done = 0;
@@ -102,23 +104,34 @@ CUstream_st* Of(cudaStream_t s) {
   return &The().null_stream;
 }
 
+// For kernels that may begin early (races.h).
+void EndChain() {
+#if defined(KVC_EMU_RACES)
+  races::EndChain();
+#endif
+}
 void DrainTo(CUstream_st* s, uint64_t at) {
   while (s->done < at) {
-    const std::function<void()> run = std::move(s->tasks.front().run);
+    const CUstream_st::Task task = std::move(s->tasks.front());
     s->tasks.pop_front();
-    run();
+    task.run();
     ++s->done;
+    if (!task.kernel) EndChain();
   }
 }
 void Drain(CUstream_st* s) { DrainTo(s, s->issued); }
+void WaitFor(CUstream_st* s) {
+  Drain(s);
+  EndChain();
+}
 void DrainAll() {
   for (auto& s : The().streams) Drain(s.first);
   Drain(&The().null_stream);
 }
 
-cudaError_t Enqueue(cudaStream_t stream, std::function<void()> run) {
+cudaError_t Enqueue(cudaStream_t stream, std::function<void()> run, bool kernel = false) {
   CUstream_st* s = Of(stream);
-  s->tasks.push_back({std::move(run)});
+  s->tasks.push_back({std::move(run), kernel});
   ++s->issued;
   if (GetOptions().eager) Drain(s);
   return The().error;
@@ -262,9 +275,10 @@ bool Refuses(const char* name, dim3 grid, dim3 dim, size_t shared, size_t most_s
 cudaError_t Launch(cudaStream_t stream, std::function<bool()> grid) {
   const InContext call;
   if (stream != nullptr && stream->device != contexts.Device()) return cudaErrorInvalidResourceHandle;
-  return Enqueue(stream, [grid = std::move(grid)] {
+  auto run = [grid = std::move(grid)] {
     if (The().error == cudaSuccess && !grid()) The().error = cudaErrorLaunchFailure;
-  });
+  };
+  return Enqueue(stream, std::move(run), true);
 }
 cudaError_t Launch(const Started& started, cudaStream_t stream, std::function<void()> kernel) {
   return Launch(stream, [=] { return RunGrid(started, kernel); });
@@ -394,7 +408,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   }
   const cudaError_t e = Enqueue(stream, [=] { std::memmove(to, from, bytes); });
   if (kind == cudaMemcpyDeviceToHost && !kvc::emu::Within(The().pinned, to)) {
-    kvc::emu::Drain(kvc::emu::Of(stream));
+    kvc::emu::WaitFor(kvc::emu::Of(stream));
     return The().error;
   }
   return e;
@@ -437,12 +451,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   const InContext call;
-  kvc::emu::Drain(kvc::emu::Of(s));
+  kvc::emu::WaitFor(kvc::emu::Of(s));
   return The().error;
 }
 cudaError_t cudaDeviceSynchronize() {
   const InContext call;
   kvc::emu::DrainAll();
+  kvc::emu::EndChain();
   return The().error;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {

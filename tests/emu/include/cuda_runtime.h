@@ -46,6 +46,7 @@ struct Thread {
   dim3 index;
   unsigned lane = 0, warp = 0;
   unsigned meetings = 0;  // of its warp
+  bool waited = false;    // for what lies before the kernel
 };
 struct Block {
   dim3 index, dim, grid;
