@@ -85,35 +85,56 @@ void LaunchGraphs::Add(cudaStream_t stream, int32_t piece, const LaunchList& lis
   graph.piece = piece, graph.copy = copy, graph.list = list;
 }
 
-// In a line: the order of a stream. What waits by itself does so for a kernel, not for the copy.
+// The edges of a graph while its nodes are added: a line, the order of a stream, and launches beside it.
+struct GraphLine {
+  cudaGraphNode_t last = nullptr;                  // of the line
+  bool kernel = false;                             // that is one
+  cudaGraphNode_t ends[LaunchOrder::kSlots] = {};  // of the launches beside that the line is not behind yet
+};
+
+// What waits by itself does so for a kernel, not for the copy.
 cudaError_t LaunchGraphs::Build(Graph* graph, const LaunchList& list, const PacketCopy& copy) {
   graph->copy = copy, graph->list = list;
   cudaError_t e = cudaGraphCreate(&graph->graph, 0);
-  cudaGraphNode_t last = nullptr;
-  const auto add = [&](auto make) {
-    if (e != cudaSuccess) return;
-    cudaGraphNode_t node = nullptr;
-    e = make(&node, last == nullptr ? nullptr : &last, last == nullptr ? size_t{0} : size_t{1});
-    last = node;
-  };
-  if (graph->copy.bytes > 0) {
-    add([&](cudaGraphNode_t* node, const cudaGraphNode_t* before, size_t n) {
-      return cudaGraphAddMemcpyNode1D(node, graph->graph, before, n, graph->copy.to, graph->copy.from,
-                                      graph->copy.bytes, cudaMemcpyHostToDevice);
-    });
-    graph->copy_node = last;
+  GraphLine line;
+  if (e == cudaSuccess && graph->copy.bytes > 0) {
+    e = cudaGraphAddMemcpyNode1D(&line.last, graph->graph, nullptr, 0, graph->copy.to, graph->copy.from,
+                                 graph->copy.bytes, cudaMemcpyHostToDevice);
+    graph->copy_node = line.last;
   }
   graph->nodes.reserve(graph->list.size());
-  for (size_t i = 0; i < graph->list.size(); ++i) {
-    const cudaKernelNodeParams p = NodeParams(&graph->list, i, &pointers_);
-    const bool early = early_ && i > 0 && graph->list[i].kernel.early;
-    add([&](cudaGraphNode_t* node, const cudaGraphNode_t* before, size_t n) {
-      const cudaError_t added = cudaGraphAddKernelNode(node, graph->graph, before, early ? 0 : n, &p);
-      return added == cudaSuccess && early ? AddEarlyEdge(graph->graph, *before, *node) : added;
-    });
-    graph->nodes.push_back(last);
-  }
+  for (size_t i = 0; e == cudaSuccess && i < graph->list.size(); ++i) e = AddKernel(graph, i, &line);
   if (e == cudaSuccess) e = cudaGraphInstantiate(&graph->exec, graph->graph, 0);
+  return e;
+}
+
+// Launches beside that follow each other are a line of their own.
+cudaError_t LaunchGraphs::AddKernel(Graph* graph, size_t i, GraphLine* line) {
+  const Launch& launch = graph->list[i];
+  const LaunchOrder& order = launch.order;
+  const bool goes_on = order.beside && i > 0 && graph->list[i - 1].order == order;
+  const cudaGraphNode_t front = goes_on ? graph->nodes[i - 1] : line->last;
+  cudaGraphNode_t before[1 + LaunchOrder::kSlots], node = nullptr;
+  size_t n = 0;
+  for (uint8_t slot = 0; slot < LaunchOrder::kSlots; ++slot) {
+    cudaGraphNode_t& end = line->ends[slot];
+    if (end == nullptr || end == front || (order.behind >> slot & 1) == 0) continue;
+    before[n++] = end;
+    if (!order.beside) end = nullptr;  // and so is everything behind this one
+  }
+  // The first of those beside leaves the early start to what the line goes on with.
+  const bool early =
+      early_ && launch.kernel.early && (goes_on || (!order.beside && line->kernel)) && (n == 0 || mixed_);
+  if (!early && front != nullptr) before[n++] = front;
+  const cudaKernelNodeParams p = NodeParams(&graph->list, i, &pointers_);
+  cudaError_t e = cudaGraphAddKernelNode(&node, graph->graph, before, n, &p);
+  if (e == cudaSuccess && early) e = AddEarlyEdge(graph->graph, front, node);
+  graph->nodes.push_back(node);
+  if (order.beside) {
+    line->ends[order.slot] = node;
+  } else {
+    line->last = node, line->kernel = true;
+  }
   return e;
 }
 
@@ -161,9 +182,9 @@ cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* li
     return LaunchAll(stream, list, copy, what);
   }
   cudaError_t e = graph->exec == nullptr ? Build(graph, *list, copy) : Update(graph, list, copy);
-  if (e != cudaSuccess && early_ && graph->exec == nullptr) {  // a driver that has no such edges, perhaps
+  while (e != cudaSuccess && early_ && graph->exec == nullptr) {  // a driver that has no such edges, perhaps
     cudaGetLastError();
-    early_ = false;
+    (mixed_ ? mixed_ : early_) = false;
     Destroy(graph);
     e = Build(graph, *list, copy);
   }

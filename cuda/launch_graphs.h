@@ -58,10 +58,12 @@ class LaunchGraphs {
   // whichever pieces follow each other.
   void Add(cudaStream_t stream, int32_t piece, const LaunchList& list, const PacketCopy& copy);
   cudaError_t Build(Graph* graph, const LaunchList& list, const PacketCopy& copy);
+  cudaError_t AddKernel(Graph* graph, size_t i, struct GraphLine* line);
   cudaError_t Update(Graph* graph, LaunchList* list, const PacketCopy& copy);
   cudaError_t LaunchAll(cudaStream_t stream, LaunchList* list, const PacketCopy& copy, const char** what);
 
   bool enabled_, early_;
+  bool mixed_ = true;          // what begins early may come behind launches beside as well
   std::vector<Graph> graphs_;  // oldest first
   std::vector<void*> pointers_;
   int64_t n_replayed_ = 0;

@@ -17,8 +17,23 @@ struct Kernel {
   bool early = false;
 };
 
+// What a launch comes behind where a piece is a graph; launched one by one, all come behind each other. Most
+// come behind everything. Those that are `beside` come behind everything too, but only what names their slot
+// comes behind them: the rest of their piece goes on.
+struct LaunchOrder {
+  static constexpr uint8_t kSlots = 2, kAllSlots = (1 << kSlots) - 1;
+  bool beside = false;
+  uint8_t slot = 0;            // of those beside
+  uint8_t behind = kAllSlots;  // bits of the slots whose launches have ended before this one begins
+
+  bool operator==(const LaunchOrder& o) const {
+    return beside == o.beside && slot == o.slot && behind == o.behind;
+  }
+};
+
 struct Launch {
   Kernel kernel;
+  LaunchOrder order;
   dim3 grid, block;
   size_t shared;
   size_t first_param, n_params;  // in LaunchList::params
@@ -32,8 +47,9 @@ class LaunchList {
   void Clear() { launches_.clear(), params_.clear(), bytes_.clear(); }
 
   template <typename... Params>
-  void Add(const Kernel& kernel, dim3 grid, dim3 block, size_t shared, const std::tuple<Params...>& values) {
-    Launch launch{kernel, grid, block, shared, params_.size(), sizeof...(Params)};
+  void Add(const Kernel& kernel, const LaunchOrder& order, dim3 grid, dim3 block, size_t shared,
+           const std::tuple<Params...>& values) {
+    Launch launch{kernel, order, grid, block, shared, params_.size(), sizeof...(Params)};
     std::apply([this](const Params&... value) { (AddParam(&value, sizeof value), ...); }, values);
     launches_.push_back(launch);
   }
@@ -45,10 +61,13 @@ class LaunchList {
       pointers->push_back(bytes_.data() + params_[launch.first_param + p].at);
     return pointers->data();
   }
+  // In the same order.
   bool HasKernelsOf(const LaunchList& o) const {
     bool same = size() == o.size();
-    for (size_t i = 0; same && i < size(); ++i)
-      same = launches_[i].kernel.function == o.launches_[i].kernel.function;
+    for (size_t i = 0; same && i < size(); ++i) {
+      const Launch &a = launches_[i], &b = o.launches_[i];
+      same = a.kernel.function == b.kernel.function && a.order == b.order;
+    }
     return same;
   }
   // Launch i as that of another list with the same kernels. Bytes between members count: where they differ

@@ -6,6 +6,9 @@
 namespace kvc::cuda {
 namespace {
 
+// What a step does to entries beside its attention has nothing that a layer's products read or write.
+constexpr LaunchOrder kBesideNone{false, 0, 0};
+
 struct EmbedParams {
   Part table;
   int32_t cols;
@@ -63,6 +66,7 @@ Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {
 
 Status CudaDevice::Project(Stream* s, const ProjectArgs& a) {
   KVC_ENTER();
+  const InOrder apart(StreamOf(s), kBesideNone);
   const LayerMath math(s, *a.shape, a.n, a.scratch, blas_.get());
   const LayerMatrices& w = *a.w;
   float* const y[] = {At(a.q), At(a.k), At(a.v)};
@@ -73,6 +77,7 @@ Status CudaDevice::Project(Stream* s, const ProjectArgs& a) {
 
 Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
   KVC_ENTER();
+  const InOrder apart(StreamOf(s), kBesideNone);
   const LayerMath math(s, *a.shape, a.n, a.scratch, blas_.get());
   const LayerMatrices& w = *a.w;
   float* const x = At(a.x);

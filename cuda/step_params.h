@@ -76,7 +76,7 @@ struct StepParams {
   const RowParams* rows;
   int32_t n_rows, n_heads, n_kv_heads, d, window;
   float scale, cap;
-  bool entries_lie;  // but for the newest, before what is in front of the attention has ended
+  bool entries_lie;    // but for the newest, before what is in front of the attention has ended
   const float* sinks;  // [H], null: none
   Turn turn;
   float *q, *k;  // [rows, H, D], [rows, G, D]
@@ -86,13 +86,13 @@ struct StepParams {
   // queries on its way, and writes new entries where it reads them.
   float* turned;
   float* logits;  // [rows, H, stride] or null
-  float* mean;    // [rows, G, stride] or null
+  float* mean;    // [rows, G, stride] or null: room for what an update looks at
   int64_t stride;
   float* partial;  // [items, group, 2 + D]
   const Segment* items;
   const HeadSegments* heads;  // [rows, G]
-  // [rows, H]: how many of a head's blocks have written their segments; the last one joins them. Null: where
-  // somebody wants logits, join_segments does.
+  // [rows, H]: how many of a head's blocks have written their segments; the last one joins them. Null: nobody
+  // does.
   int32_t* arrived;
   UpdateRoom update;
   ChoiceRoom choice;
@@ -124,6 +124,8 @@ cudaError_t AttendSegmentsCodes(const StepParams& p, const PageFormat& f, int32_
                                 CudaStream& stream);
 // The pages that the attention of every head reads, where it reads a part.
 cudaError_t ChoosePages(const StepParams& p, CudaStream& stream);
+// Shares of the attention for the rows that are observed.
+cudaError_t ObserveAttention(const StepParams& p, CudaStream& stream);
 // What the method does after the attention; `end_only`: just the limit and settling. one: a block a row, its
 // heads in order.
 cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, CudaStream& stream);

@@ -1,6 +1,7 @@
 // What a method does to one head after a step's attention (methods.md 1.6, steps 3 and 4): side values,
 // reduction, the limit of a full context, entries that leave the ring. A block a head; passes over the
 // entries where they lie, sorting only for reductions by more than one. As lib/ops/cpu/step_update.cc.
+#include "cuda/attention_shares.h"
 #include "cuda/history.h"
 #include "cuda/launch.h"
 #include "cuda/step_params.h"
@@ -40,8 +41,10 @@ KVC_DEVICE UpdateLines LinesAt(const UpdateRoom& u, int64_t head) {
 
 class HeadUpdate {
  public:
-  KVC_DEVICE HeadUpdate(const StepParams& p, int32_t r, int32_t g, float* vectors, BlockSpace* s)
+  // shared: 2 vectors, then shares of query heads.
+  KVC_DEVICE HeadUpdate(const StepParams& p, int32_t r, int32_t g, float* shared, BlockSpace* s)
       : p_(p),
+        r_(r),
         row_(p.rows[r]),
         g_(g),
         pages_(row_.cache, g),
@@ -49,10 +52,11 @@ class HeadUpdate {
         value_(p.v + (static_cast<int64_t>(r) * p.n_kv_heads + g) * p.d),
         l_(LinesAt(p.update, static_cast<int64_t>(r) * p.n_kv_heads + g)),
         s_(s) {
-    l_.room.vectors = vectors;
+    l_.room.vectors = shared;
   }
 
   KVC_DEVICE void Run() {
+    if (row_.needs_attention) FindMean();
     Observe();
     const int32_t cap = row_.caps == nullptr ? 0 : row_.caps[g_];
     if (row_.evicts && pages_.len() > cap) Reduce(cap);
@@ -85,6 +89,26 @@ class HeadUpdate {
   template <typename F>
   KVC_DEVICE void Each(F f) const {
     EachLoadedEntry([](int32_t, const Slot&) { return 0; }, [&](int32_t x, const Slot& s, int) { f(x, s); });
+    __syncthreads();
+  }
+
+  // The mean of the attention over the query heads of the group, or of the layer, whose heads have the same
+  // entries in the same places then.
+  KVC_DEVICE void FindMean() const {
+    const int32_t group = p_.n_heads / p_.n_kv_heads, first = row_.one_set ? 0 : g_ * group,
+                  end = row_.one_set ? p_.n_heads : first + group;
+    auto* shares = reinterpret_cast<AttentionShares*>(l_.room.vectors + 2 * p_.d);
+    BlockFindShares(p_, r_, pages_, first, end, s_, shares);
+    const float* logits = LogitsOf(p_, r_, first);
+    const auto sum_of = [&](int32_t i) {
+      const int32_t x = pages_.Physical(i);
+      float sum = shares[0].Of(logits[x]);
+      for (int32_t h = 1; h < end - first; ++h) sum += shares[h].Of(logits[h * p_.stride + x]);
+      return sum;
+    };
+    EachOfLine(pages_.len(), sum_of, [&](int32_t i, float sum) {
+      mean_[pages_.Physical(i)] = __fdiv_rn(sum, static_cast<float>(end - first));
+    });
     __syncthreads();
   }
 
@@ -305,10 +329,12 @@ class HeadUpdate {
   }
 
   const StepParams& p_;
+  const int32_t r_;
   const RowParams& row_;
   const int32_t g_;
   const Pages pages_;
-  const float *mean_, *value_;
+  float* mean_;  // by physical index
+  const float* value_;
   UpdateLines l_;
   BlockSpace* s_;
 };
@@ -339,8 +365,9 @@ void AddStepUpdateKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, update_he
 
 cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, CudaStream& stream) {
   const dim3 grid(one ? 1u : static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
-  return KVC_LAUNCH_EARLY(update_heads, grid, dim3(kThreads), 2 * static_cast<size_t>(p.d) * sizeof(float),
-                          stream, p, end_only, one);
+  const size_t shared =
+      2 * static_cast<size_t>(p.d) * sizeof(float) + static_cast<size_t>(p.n_heads) * sizeof(AttentionShares);
+  return KVC_LAUNCH_EARLY(update_heads, grid, dim3(kThreads), shared, stream, p, end_only, one);
 }
 
 }  // namespace kvc::cuda

@@ -42,7 +42,7 @@ class CudaStream final : public Stream {
   template <typename... Params>
   cudaError_t Launch(const Kernel& kernel, dim3 grid, dim3 block, size_t shared,
                      const std::tuple<Params...>& values) {
-    kept_.Add(kernel, grid, block, shared, values);
+    kept_.Add(kernel, order_, grid, block, shared, values);
     return gathers_ && kept_.size() < MostOfPiece() ? cudaSuccess : SendKept();
   }
 
@@ -52,11 +52,15 @@ class CudaStream final : public Stream {
     return SendKept();
   }
 
+  // Of launches from here on (InOrder).
+  const LaunchOrder& order() const { return order_; }
+  void SetOrder(const LaunchOrder& order) { order_ = order; }
+
   const LaunchGraphs& graphs() const { return graphs_; }
   const LaunchTraits& traits() const { return traits_; }
 
  private:
-  // Launches, at most. Pieces are short against a step, which has six launches a layer and more; the GPU
+  // Launches, at most. Pieces are short against a step, which has five launches a layer and more; the GPU
   // waits for the first one while the host makes it.
   size_t MostOfPiece() const {
     return static_cast<size_t>(piece_ == 0 ? traits_.tuning.first_piece : traits_.tuning.piece);
@@ -74,9 +78,25 @@ class CudaStream final : public Stream {
   int64_t sent_ = 0, written_ = 0;  // packets in front of sent_ are on their way; written_: end of the newest
   bool gathers_ = false, grows_ = true;
   int32_t piece_ = 0;
+  LaunchOrder order_;
   LaunchList kept_;
   LaunchGraphs graphs_;
   const char* failed_ = "";
+};
+
+// The launches of a scope come in this order.
+class InOrder {
+ public:
+  InOrder(CudaStream& stream, const LaunchOrder& order) : stream_(stream), before_(stream.order()) {
+    stream_.SetOrder(order);
+  }
+  ~InOrder() { stream_.SetOrder(before_); }
+  InOrder(const InOrder&) = delete;
+  InOrder& operator=(const InOrder&) = delete;
+
+ private:
+  CudaStream& stream_;
+  const LaunchOrder before_;
 };
 
 }  // namespace kvc::cuda

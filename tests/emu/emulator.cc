@@ -73,7 +73,7 @@ class Runner {
       Fiber& f = fibers_[i];
       f.thread.index = {i % b->dim.x, i / b->dim.x % b->dim.y, i / b->dim.x / b->dim.y};
       f.thread.lane = i % 32, f.thread.warp = i / 32;
-      f.thread.meetings = 0;
+      f.thread.meetings = 0, f.thread.waited = false;
       f.copy_groups = 0, f.copies.clear();
       f.state = State::kNew;
     }
@@ -274,7 +274,7 @@ bool RunGrid(const Started& started, const std::function<void()>& kernel) {
   bool good = true;
   current = &OfThread();
 #if defined(KVC_EMU_RACES)
-  races::BeginLaunch(name, started.early, current->stacks(),
+  races::BeginLaunch(started, current->stacks(),
                      {reinterpret_cast<uintptr_t>(at), reinterpret_cast<uintptr_t>(at) + shared});
 #endif
   for (unsigned i = 0; i < n && good; ++i) {

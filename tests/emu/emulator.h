@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace kvc::emu {
@@ -26,6 +27,7 @@ struct Options {
   cudaError_t count_error = cudaSuccess;
   bool virtual_memory = true;
   bool early_edges = true;                  // in graphs: drivers before CUDA 12.3 have none
+  bool mixed_edges = true;                  // and those to what has others as well
   cudaError_t kernels_error = cudaSuccess;  // of kernels that are asked for
   // Calls of this kind are refused, so many in a row, after so many that are not. kCount: none is.
   Call refused = Call::kCount;
@@ -58,6 +60,12 @@ int CurrentContext();
 
 // Whether a device would refuse a launch of a kernel with so much shared memory at most; says so.
 bool Refuses(const char* name, dim3 grid, dim3 block, size_t shared, size_t most_shared);
+// A graph that was launched: of its steps those in front, in the order in which they run, that they need not
+// come behind; and the numbers that races.h has for those that ran.
+struct GraphRun {
+  std::vector<std::vector<size_t>> apart;
+  std::vector<uint32_t> numbers;
+};
 // A kernel as it was launched. early: it may begin before what lies in front of it has ended, so that all of
 // its threads have to wait for that themselves.
 struct Started {
@@ -65,6 +73,8 @@ struct Started {
   dim3 grid, block;
   size_t shared;
   bool early;
+  std::shared_ptr<GraphRun> run = {};  // of the graph that it is a step of
+  size_t step = 0;
 };
 
 // Queues the kernel, which was not refused, on its stream; it runs when somebody waits for what the stream

@@ -1,5 +1,6 @@
 // Kernels by their addresses, and graphs of them. Nodes run as late as what they wait for lets them, those
 // that were added last first: a graph that forgot an edge gives other results.
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -59,7 +60,8 @@ cudaError_t SetKernel(const void* function, dim3 grid, dim3 block, size_t shared
   return cudaSuccess;
 }
 
-cudaError_t Issue(const Work& work, cudaStream_t stream) {
+cudaError_t Issue(const Work& work, cudaStream_t stream, const std::shared_ptr<GraphRun>& run = {},
+                  size_t step = 0) {
   if (work.function == nullptr)
     return cudaMemcpyAsync(work.to, work.from, work.bytes, cudaMemcpyHostToDevice, stream);
   const KernelForm form = *FormOf(work.function);
@@ -74,10 +76,10 @@ cudaError_t Issue(const Work& work, cudaStream_t stream) {
   for (auto& value : params->values) params->pointers.push_back(value.data());
   if (ptx::Library* library = ptx::TheLibrary()) {
     ptx::Program* program = library->Find(ptx::NameOf(function));
-    const Started started{form.name, work.grid, work.block, work.shared, work.early};
+    const Started started{form.name, work.grid, work.block, work.shared, work.early, run, step};
     return Launch(stream, [=] { return ptx::RunGrid(started, program, params->values); });
   }
-  return Launch({form.name, work.grid, work.block, work.shared, work.early}, stream,
+  return Launch({form.name, work.grid, work.block, work.shared, work.early, run, step}, stream,
                 [form, function, params] { form.call(function, params->pointers.data()); });
 }
 
@@ -132,6 +134,23 @@ struct CUgraphExec_st {
     Work work;
   };
   std::vector<Step> steps;
+  std::vector<std::vector<size_t>> apart;  // GraphRun
+  // Which steps in front of each, in the order in which they run, no line of edges leads to it from.
+  void FindApart() {
+    std::vector<std::vector<bool>> comes_behind(steps.size(), std::vector<bool>(steps.size(), false));
+    apart.resize(steps.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        const auto& before = steps[i].node->before;
+        if (std::find(before.begin(), before.end(), steps[j].node) == before.end()) continue;
+        comes_behind[i][j] = true;
+        for (size_t k = 0; k < j; ++k) comes_behind[i][k] = comes_behind[i][k] || comes_behind[j][k];
+      }
+      for (size_t j = 0; j < i; ++j) {
+        if (!comes_behind[i][j]) apart[i].push_back(j);
+      }
+    }
+  }
   Step* Of(cudaGraphNode_t node) {
     for (Step& step : steps) {
       if (step.node == node) return &step;
@@ -223,6 +242,7 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t* from, c
     if (early && (data[i].from_port != cudaGraphKernelNodePortProgrammatic ||
                   from[i]->work.function == nullptr || to[i]->work.function == nullptr))
       return cudaErrorInvalidValue;
+    if (early && !to[i]->before.empty() && !kvc::emu::GetOptions().mixed_edges) return cudaErrorInvalidValue;
     to[i]->before.push_back(from[i]);
     to[i]->work.early = early;
   }
@@ -244,6 +264,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsign
     }
     if (exec->steps.size() == done) return cudaErrorInvalidValue;  // a circle
   }
+  exec->FindApart();
   *out = exec.release();
   return cudaSuccess;
 }
@@ -270,8 +291,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   const HeapPause pause;
   ++kvc::emu::GetCalls().graphs;
   if (!kvc::emu::Admits(kvc::emu::Call::kLaunchGraph)) return cudaErrorMemoryAllocation;
-  for (const CUgraphExec_st::Step& step : exec->steps) {
-    const cudaError_t e = Issue(step.work, stream);
+  const auto run = std::make_shared<kvc::emu::GraphRun>();
+  run->apart = exec->apart, run->numbers.resize(exec->steps.size());
+  for (size_t i = 0; i < exec->steps.size(); ++i) {
+    const cudaError_t e = Issue(exec->steps[i].work, stream, run, i);
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;

@@ -50,6 +50,7 @@ struct Detector {
   uint32_t launch = 0;
   uint32_t chain = 1;  // the first launch that may not have ended when this one begins
   bool on = false;
+  std::set<uint32_t> apart;  // launches in front of this one that it does not come behind
   const char* kernel = nullptr;
   Range stacks, shared, own;
   uintptr_t program = 0;
@@ -76,7 +77,9 @@ Detector& The() {
 
 // Whether `a` happened before `me`, an access of now. per_block: memory that every block has for itself.
 bool Before(const Party& a, const Party& me, bool per_block) {
-  if (a.launch != me.launch) return per_block || self->waited || a.launch < The().chain;
+  if (a.launch != me.launch)
+    return per_block || ((self->waited || a.launch < The().chain) &&
+                         (The().apart.empty() || The().apart.count(a.launch) == 0));
   if (a.block != me.block) return per_block || The().IsEarlier(a, me.block);
   if (a.barriers != me.barriers) return true;
   if (a.warp != me.warp) return false;
@@ -137,11 +140,11 @@ void AccessByte(Page* page, uintptr_t at, Kind kind, const Party& me, bool per_b
     if (kind == kWrites) a->launch = 0;
   }
   Party* a = page->Make(kind, at);
-  if (a->launch != me.launch || Before(*a, me, per_block)) {
+  if (Before(*a, me, per_block)) {
     *a = me;
-  } else {
+  } else if (a->launch == me.launch) {
     Join(me, a);
-  }
+  }  // else the other launch's stays: what this one does to the byte next is not behind it either
 }
 
 void Access(const void* address, size_t n, Kind kind, const void* from) {
@@ -177,11 +180,16 @@ int OfProgram(dl_phdr_info* info, size_t, void* out) {
 
 }  // namespace
 
-void BeginLaunch(const char* kernel, bool early, Range stacks, Range shared) {
+void BeginLaunch(const Started& started, Range stacks, Range shared) {
   Detector& d = The();
   ++d.launch;
-  if (!early) d.chain = d.launch;
-  d.kernel = kernel, d.stacks = stacks, d.shared = shared, d.found = 0, d.on = true;
+  if (!started.early) d.chain = d.launch;
+  d.apart.clear();
+  if (GraphRun* run = started.run.get()) {
+    run->numbers[started.step] = d.launch;
+    for (const size_t step : run->apart[started.step]) d.apart.insert(run->numbers[step]);
+  }
+  d.kernel = started.name, d.stacks = stacks, d.shared = shared, d.found = 0, d.on = true;
   d.told.clear(), d.released.clear(), d.earlier.clear();
   ::dl_iterate_phdr(OfProgram, &d);
 }

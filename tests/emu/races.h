@@ -1,14 +1,17 @@
 // Races of kernels: two accesses to a byte of memory that threads share, of which one writes and not both are
 // atomic, and that nothing orders. Threads of a block are ordered by its barriers, lanes of a warp by their
 // meetings, blocks of a launch by nothing but a release that another acquires. Launches follow each other,
-// but for early ones: their threads may be ahead of the kernels in front of them until they wait. What is
-// found does not depend on the order in which the emulator happens to run threads. Only in builds with
-// KVC_EMU_RACES, whose kernels are compiled with -fsanitize=thread: that tells of every access, and races.cc,
-// instead of ThreadSanitizer, listens.
+// but for early ones, whose threads may be ahead of the kernels in front of them until they wait, and for
+// those of a graph that its edges do not order. What is found does not depend on the order in which the
+// emulator happens to run threads. Only in builds with KVC_EMU_RACES, whose kernels are compiled with
+// -fsanitize=thread: that tells of every access, and races.cc, instead of ThreadSanitizer, listens.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
+namespace kvc::emu {
+struct Started;
+}
 namespace kvc::emu::races {
 
 struct Range {
@@ -18,8 +21,7 @@ struct Range {
 
 // stacks: of the threads, which nobody shares. shared: the dynamic shared memory of every block in turn;
 // static shared memory is the host thread's own, and found.
-// early: Started::early.
-void BeginLaunch(const char* kernel, bool early, Range stacks, Range shared);
+void BeginLaunch(const Started& started, Range stacks, Range shared);
 // Whatever ran so far has ended before anything that comes: copies lie between, or the host has waited.
 void EndChain();
 // Of the block that runs: what it did before its last barrier is before what blocks do that acquire `at`

@@ -182,7 +182,7 @@ __global__ void reads_early(int32_t* x) {
 template <bool kWaitsFirst>
 __global__ void writes_early(int32_t* x) {
   if (kWaitsFirst) WaitForEarlier();
-  x[64 + ThreadOfBlock()] = 2;
+  x[ThreadOfBlock()] = 2;
   if (!kWaitsFirst) WaitForEarlier();
 }
 TEST_P(RacesTest, OfKernelsThatBeginEarly) {

@@ -3,93 +3,17 @@
 // group.
 //
 // A head is cut into segments by what there is in all, whatever the device, so that sums are in the same
-// order in every run; a block reads one segment (attend_step.cu, attend_step_mma.cu), another joins those of
-// a query head. Records of the host follow by the rules that the kernels follow, without asking the device,
-// unless an entry's place decides where one is missing (rings).
+// order in every run; a block reads one segment (attend_step.cu and those beside it), the last of a head
+// joins them. What becomes of a head's entries then is one block's work (step_update.cu). Records of the host
+// follow by the rules that the kernels follow, without asking the device, unless an entry's place decides
+// where one is missing (rings).
 #include <algorithm>
 #include <cmath>
 
-#include "cuda/join_segments.h"
-#include "cuda/launch.h"
 #include "cuda/step_params.h"
 
 namespace kvc::cuda {
 namespace {
-
-constexpr int kThreads = 128;
-
-// Block (h, r): joins the segments of a query head in order, and turns its logits into probabilities: those
-// of softmax(gain * z), as powers of those of softmax(z), normalised together with that of what a sink has.
-__global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
-  LetNextBegin();
-  WaitForEarlier();
-  __shared__ double doubles[kThreads / kWarp];
-  const int32_t h = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
-                g = h / (p.n_heads / p.n_kv_heads);
-  const JoinedHead joined(p, r, h);
-  joined.Write(ThreadOfBlock(), BlockThreads(), d, p.out + (static_cast<int64_t>(r) * p.n_heads + h) * d);
-  const RowParams& row = p.rows[r];
-  if (!row.needs_attention && row.attention == nullptr) return;
-  const float sink = p.sinks != nullptr ? p.sinks[h] : -Infinity(), m = joined.m, inverse = joined.inverse;
-  const Pages pages(row.cache, g);
-  float* line = p.logits + (static_cast<int64_t>(r) * p.n_heads + h) * p.stride;
-  double all = 0;
-  EachOfLine(
-      pages.len(), [&](int32_t i) { return line[pages.Physical(i)]; },
-      [&](int32_t i, float logit) {
-        float share = expf(logit - m) * inverse;
-        if (row.gain != 1.0f) share = powf(share, row.gain);
-        line[pages.Physical(i)] = share;
-        all += static_cast<double>(share);
-      });
-  if (row.gain == 1.0f) return;
-  all = BlockSum(all, doubles);
-  if (sink != -Infinity()) all += static_cast<double>(powf(expf(sink - m) * inverse, row.gain));
-  const float factor = all > 0 ? static_cast<float>(1 / all) : 0.0f;
-  for (int32_t x = ThreadOfBlock(); x < pages.len(); x += BlockThreads()) line[pages.Physical(x)] *= factor;
-}
-
-// Block (g, r): the mean of the attention over the query heads of a group, or of the layer; and the newest
-// attention for the session, by ascending position.
-__global__ void __launch_bounds__(kThreads) gather_attention(const StepParams p) {
-  LetNextBegin();
-  WaitForEarlier();
-  __shared__ int32_t ints[kThreads / kWarp];
-  const int32_t g = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y),
-                group = p.n_heads / p.n_kv_heads;
-  const RowParams& row = p.rows[r];
-  const Pages pages(row.cache, g);
-  const int32_t len = pages.len();
-  const float* lines = p.logits + static_cast<int64_t>(r) * p.n_heads * p.stride;
-  if (row.needs_attention) {
-    const int32_t first = row.one_set ? 0 : g * group, end = row.one_set ? p.n_heads : first + group;
-    float* mean = p.mean + (static_cast<int64_t>(r) * p.n_kv_heads + g) * p.stride;
-    const auto sum_of = [&](int32_t i) {
-      const int32_t x = pages.Physical(i);
-      float sum = lines[first * p.stride + x];
-      for (int32_t h = first + 1; h < end; ++h) sum += lines[h * p.stride + x];
-      return sum;
-    };
-    EachOfLine(len, sum_of, [&](int32_t i, float sum) {
-      mean[pages.Physical(i)] = __fdiv_rn(sum, static_cast<float>(end - first));
-    });
-  }
-  if (row.attention == nullptr) return;
-  int32_t falls = 0;
-  for (int32_t i = 1 + ThreadOfBlock(); i < len; i += BlockThreads())
-    falls += pages.At(pages.Physical(i)).position() <= pages.At(pages.Physical(i - 1)).position() ? 1 : 0;
-  const bool ascending = BlockSum(falls, ints) == 0;
-  for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
-    const int32_t position = pages.At(pages.Physical(i)).position();
-    int32_t rank = ascending ? i : 0;
-    for (int32_t j = 0; !ascending && j < len; ++j)
-      rank += pages.At(pages.Physical(j)).position() < position ? 1 : 0;
-    for (int32_t h = g * group; h < (g + 1) * group; ++h)
-      row.attention[h * row.attention_stride + rank] = lines[h * p.stride + pages.Physical(i)];
-  }
-}
-
-// ---- the host's side of a wave ----
 
 // What becomes of the records of one head when the step is done there; false: only the device knows.
 class HostRecords {
@@ -185,23 +109,52 @@ int64_t WaveBytes(int64_t n_rows, int32_t n_heads, int32_t n_kv_heads, int32_t d
          n_rows * Packet::Size<Head>(n_kv_heads);
 }
 
+// Of a step. Where something is left beside the rest of a layer, the next one has room of its own, as long as
+// that is little: what is left takes microseconds then, about as long as an attention.
+struct StepRoom {
+  int64_t bytes;  // of a layer
+  int slots;      // layers
+};
+StepRoom RoomOf(const StepShape& s, const Tuning& tuning) {
+  constexpr int64_t kMostOfTwo = 16 << 20;
+  StepBytes bytes{};
+  bytes.heads = int64_t{s.n_rows} * s.n_kv_heads, bytes.group = s.n_heads / s.n_kv_heads,
+  bytes.d = s.head_dim;
+  const int64_t longest = s.longest + s.ring_slots;
+  bytes.items = MostSegments(bytes.heads * longest, bytes.heads, tuning);
+  bytes.stride = (longest + 3) / 4 * 4;
+  bytes.attention = bytes.mean = s.any_attention;
+  bytes.updates = s.any_update || s.ring_slots > 0;
+  bytes.settle = s.append_bytes / s.n_kv_heads;
+  bytes.pages = s.any_choice ? longest / kLeastReadPage + 1 : 0;
+  const bool beside = bytes.attention || bytes.updates;
+  return {bytes.all(), beside && bytes.all() <= kMostOfTwo ? LaunchOrder::kSlots : 1};
+}
+
+// Whether the update looks at what the step brings, which the next layer's products overwrite.
+bool ReadsValues(const StepPlan& plan) {
+  return std::any_of(plan.instrs, plan.instrs + plan.n_instrs,
+                     [](const StepInstr& i) { return i.op == StepOp::kAddPrior; });
+}
+
 class Wave {
  public:
-  Wave(const Device& device, Stream* s, const StepArgs& a, int32_t first, int32_t end, bool end_only)
-      : device_(device), s_(s), a_(a), first_(first), n_(end - first), end_only_(end_only) {}
+  Wave(Stream* s, const StepArgs& a, int32_t first, int32_t end, bool end_only)
+      : s_(s), a_(a), first_(first), n_(end - first), end_only_(end_only) {}
 
   Status Run() {
     const StepRow* rows = a_.rows + first_;
     const int32_t g = layout(0).n_kv_heads, d = layout(0).head_dim, group = a_.n_heads / g;
-    bool attention = false, mean = false, updates = false, one = false;
+    bool observed = false, mean = false, updates = false, one = false, reads_values = false;
     int64_t stride = 1, settle = 0, pages = 0;
     for (int32_t r = 0; r < n_; ++r) {
       // The kernels find the new entry counted, and ids for those that leave a ring.
       if (!end_only_) HostRecords(rows[r], a_.layer).Append();
       const HostRecords host(rows[r], a_.layer);
       updates = updates || (end_only_ ? Plan(r).ends_later && host.HasEnd() : host.HasUpdate());
-      attention = attention || Plan(r).needs_attention || Plan(r).attention;
+      observed = observed || Plan(r).attention;
       mean = mean || Plan(r).needs_attention;
+      reads_values = reads_values || ReadsValues(Plan(r));
       one = one || layout(r).layer_books;
       settle = std::max(settle, SettleBytes(layout(r)));
       for (int32_t h = 0; h < g; ++h) {
@@ -213,14 +166,23 @@ class Wave {
     }
     if (end_only_ && !updates) return {};
     stride = (stride + 3) / 4 * 4;
-    attention = attention && !end_only_, mean = mean && !end_only_;
+    // Nobody else looks at it.
+    observed = observed && !end_only_, mean = mean && updates && !end_only_;
+    const bool attention = observed || mean;
     const int64_t heads = int64_t{n_} * g;
     int64_t n_items = 0;
     if (!end_only_) Cut([&](int32_t, int32_t, const Segment&) { ++n_items; });
     int64_t bytes = WaveBytes(n_, a_.n_heads, g, d, n_items);
     for (int32_t r = 0; r < n_; ++r) bytes += Records(r).Bytes();
     const StepBytes own{heads, group, d, n_items, stride, settle, attention, mean, updates, pages};
-    Scratch scratch(At(a_.scratch), device_.StepScratchBytes(a_.shape));
+    // Of the room that a step has for two layers this one has a half, and comes behind what the last layer in
+    // it left beside; of what the layer between left, nothing is touched here.
+    const StepRoom room = RoomOf(a_.shape, StreamOf(s_).traits().tuning);
+    const auto slot = static_cast<uint8_t>(a_.layer % room.slots);
+    LaunchOrder order;
+    if (first_ == 0 && !end_only_) order.behind = static_cast<uint8_t>(1u << slot);
+    const InOrder in_order(StreamOf(s_), order);
+    Scratch scratch(At(a_.scratch) + slot * room.bytes, room.bytes);
     Packet packet;
     KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes));
     StepParams p{};
@@ -237,7 +199,7 @@ class Wave {
                 scratch.Take<float>(heads * pages), scratch.Take<uint8_t>(heads * pages), pages};
     RowParams* to = packet.Add<RowParams>(n_, &p.rows);
     for (int32_t r = 0; r < n_; ++r) KVC_RETURN_IF_ERROR(WriteRow(r, p.choice, &packet, to + r));
-    if (!end_only_) WriteSegments(n_items, heads, attention, &packet, &p);
+    if (!end_only_) WriteSegments(n_items, heads, &packet, &p);
     const PageFormat* form = end_only_ ? nullptr : FormForTensorCores();
     // Nobody else reads the new entry or the queries.
     if (form == nullptr || pages > 0 || group > kHeads) p.turned = scratch.Take<float>(heads * group * d);
@@ -248,7 +210,10 @@ class Wave {
       p.update = {scratch.Take<uint8_t>(heads * own.update()), own.update(), stride, own.sort_stride()};
     KVC_RETURN_IF_ERROR(scratch.Check());
     KVC_RETURN_IF_ERROR(packet.Send());
-    if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, form, static_cast<int32_t>(n_items), attention));
+    if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, form, static_cast<int32_t>(n_items)));
+    if (!end_only_ && !reads_values) order.beside = true, order.slot = slot, order.behind = 0;
+    const InOrder beside(StreamOf(s_), order);
+    if (observed) KVC_RETURN_IF_ERROR(Check(ObserveAttention(p, StreamOf(s_)), "a step"));
     if (updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, one, StreamOf(s_)), "a step"));
     for (int32_t r = 0; r < n_; ++r) {
       if (HostRecords(rows[r], a_.layer).Follow(end_only_)) continue;
@@ -278,20 +243,14 @@ class Wave {
   }
 
   // form: FormForTensorCores.
-  Status Attend(const StepParams& p, const PageFormat* form, int32_t n_items, bool attention) const {
+  Status Attend(const StepParams& p, const PageFormat* form, int32_t n_items) const {
     CudaStream& stream = StreamOf(s_);
-    const unsigned g = static_cast<unsigned>(p.n_kv_heads), h = static_cast<unsigned>(p.n_heads),
-                   n = static_cast<unsigned>(n_);
     if (p.turned != nullptr) KVC_RETURN_IF_ERROR(Check(AppendToHeads(p, stream), "a step"));
     if (p.choice.stride > 0) KVC_RETURN_IF_ERROR(Check(ChoosePages(p, stream), "a step"));
     const auto attend = form == nullptr ? AttendSegments(p, n_items, stream)
                         : form->coded() ? AttendSegmentsCodes(p, *form, n_items, stream)
                                         : AttendSegmentsMma(p, *form, n_items, stream);
-    KVC_RETURN_IF_ERROR(Check(attend, "a step"));
-    if (!attention) return {};
-    KVC_RETURN_IF_ERROR(
-        Check(KVC_LAUNCH_EARLY(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
-    return Check(KVC_LAUNCH_EARLY(gather_attention, dim3(g, n), dim3(kThreads), 0, stream, p), "a step");
+    return Check(attend, "a step");
   }
 
   // Of everything that is read, where it is for the tensor cores; null: it is not.
@@ -349,14 +308,12 @@ class Wave {
     }
   }
 
-  void WriteSegments(int64_t n_items, int64_t n_heads, bool attention, Packet* packet, StepParams* p) const {
+  void WriteSegments(int64_t n_items, int64_t n_heads, Packet* packet, StepParams* p) const {
     Segment* items = packet->Add<Segment>(n_items, &p->items);
     HeadSegments* heads = packet->Add<HeadSegments>(n_heads, &p->heads);
     for (int64_t i = 0; i < n_heads; ++i) heads[i] = {};
-    if (!attention) {
-      const int64_t n = int64_t{n_} * a_.n_heads;
-      std::fill_n(packet->Add<int32_t>(n, &p->arrived), n, 0);
-    }
+    const int64_t n = int64_t{n_} * a_.n_heads;
+    std::fill_n(packet->Add<int32_t>(n, &p->arrived), n, 0);
     int32_t at = 0;
     Cut([&](int32_t r, int32_t h, const Segment& segment) {
       HeadSegments& of_head = heads[r * p->n_kv_heads + h];
@@ -418,7 +375,6 @@ class Wave {
     return {};
   }
 
-  const Device& device_;
   Stream* s_;
   const StepArgs& a_;
   const int32_t first_, n_;
@@ -426,11 +382,6 @@ class Wave {
 };
 
 }  // namespace
-
-void AddStepKernels(KernelLoader* loader) {
-  KVC_ADD_STEP(loader, join_segments, 0);
-  KVC_ADD_STEP(loader, gather_attention, 0);
-}
 
 // Kernels make the angles they need themselves; the table is for the parts of a step that other backends look
 // up.
@@ -452,19 +403,9 @@ Status CudaDevice::FillAngles(Stream* s, const AngleArgs& a) {
 }
 
 int64_t CudaDevice::StepScratchBytes(const StepShape& s) const {
-  StepBytes bytes{};
-  bytes.heads = int64_t{s.n_rows} * s.n_kv_heads, bytes.group = s.n_heads / s.n_kv_heads,
-  bytes.d = s.head_dim;
-  const int64_t longest = s.longest + s.ring_slots;
-  bytes.items = MostSegments(bytes.heads * longest, bytes.heads, traits_.tuning);
-  bytes.stride = (longest + 3) / 4 * 4;
-  bytes.attention = bytes.mean = s.any_attention;
-  bytes.updates = s.any_update || s.ring_slots > 0;
-  bytes.settle = s.append_bytes / s.n_kv_heads;
-  bytes.pages = s.any_choice ? longest / kLeastReadPage + 1 : 0;
-  return bytes.all();
+  const StepRoom room = RoomOf(s, traits_.tuning);
+  return room.slots * room.bytes;
 }
-
 // Rows of one session go one after the other, so that a wave has one of each at most.
 Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepShape& shape) {
   KVC_ENTER();
@@ -491,7 +432,7 @@ Status CudaDevice::Step(Stream* s, const StepArgs& a) {
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.rope->head_dim()));
   for (int32_t first = 0; first < a.n_rows;) {
     const int32_t end = EndOfWave(a, first, /*appending=*/false);
-    KVC_RETURN_IF_ERROR(Wave(*this, s, a, first, end, false).Run());
+    KVC_RETURN_IF_ERROR(Wave(s, a, first, end, false).Run());
     first = end;
   }
   return {};
@@ -500,7 +441,7 @@ Status CudaDevice::Step(Stream* s, const StepArgs& a) {
 Status CudaDevice::EndStep(Stream* s, const StepArgs& a) {
   KVC_ENTER();
   for (int32_t r = 0; r < a.n_rows; ++r) {
-    if (PlanOf(a.rows[r], a.layer).ends_later) KVC_RETURN_IF_ERROR(Wave(*this, s, a, r, r + 1, true).Run());
+    if (PlanOf(a.rows[r], a.layer).ends_later) KVC_RETURN_IF_ERROR(Wave(s, a, r, r + 1, true).Run());
   }
   return {};
 }
