@@ -1,6 +1,5 @@
 // What a step's attention gave each entry, of the logits and the segments that it left: shares of
-// softmax(gain
-// * z), as powers of those of softmax(z), normalised together with that of what a sink has.
+// softmax(gain * z), as powers of those of softmax(z), normalised together with that of what a sink has.
 #pragma once
 #include "cuda/block.h"
 #include "cuda/join_segments.h"
@@ -27,9 +26,9 @@ KVC_DEVICE const float* LogitsOf(const StepParams& p, int32_t r, int32_t h) {
 KVC_DEVICE void BlockFindShares(const StepParams& p, int32_t r, const Pages& pages, int32_t first,
                                 int32_t end, BlockSpace* space, AttentionShares* shares) {
   const RowParams& row = p.rows[r];
-  for (int32_t h = first + ThreadOfBlock(); h < end; h += BlockThreads()) {
-    const JoinedHead joined(p, r, h);
-    shares[h - first] = {joined.m, joined.inverse, row.gain, 1.0f};
+  for (int32_t h = first + WarpOfBlock(); h < end; h += BlockThreads() / kWarp) {
+    const JoinedHead joined(p, r, h, Lane());
+    if (joined.lane == 0) shares[h - first] = {joined.m, joined.inverse, row.gain, 1.0f};
   }
   __syncthreads();
   for (int32_t h = first; row.gain != 1.0f && h < end; ++h) {
