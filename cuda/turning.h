@@ -30,8 +30,11 @@ KVC_DEVICE int32_t FirstOfPair(int32_t j, RopePairing pairing) {
 KVC_DEVICE int32_t SecondOfPair(int32_t d, int32_t j, RopePairing pairing) {
   return pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
 }
-// A number of a pair beside the other one, which is negative where the number is the pair's first.
-KVC_DEVICE float Turned(float x, float other, float c, float s) { return x * c + other * s; }
+// A number of a pair beside the other one, which is negative where the number is the pair's first. Wherever
+// it is compiled the same bits: those of a processor.
+KVC_DEVICE float Turned(float x, float other, float c, float s) {
+  return __fadd_rn(__fmul_rn(x, c), __fmul_rn(other, s));
+}
 // Pair j of `from` [D] by an angle into `to`, which may be `from`.
 KVC_DEVICE void TurnPair(const float* from, int32_t d, int32_t j, RopePairing pairing, float c, float s,
                          float* to) {
