@@ -20,7 +20,7 @@ KVC_DEVICE void AppendNewest(const StepParams& p, int32_t r, int32_t g, float* s
   // First, while little has to be kept around a sine: keys that are turned when they are read need none here.
   if (turns && row.in_cache) {
     const int64_t at = pages.len() - 1;
-    for (int32_t j = ThreadOfBlock(); kInCache && j < half; j += BlockThreads())
+    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
       AngleOf(p.turn, at, j, p.turn.factor, cos + j, sin + j);
   } else {
     for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) cos[j] = row.angles[j];
@@ -48,7 +48,7 @@ KVC_DEVICE void AppendNewest(const StepParams& p, int32_t r, int32_t g, float* s
 KVC_DEVICE bool WaitForEntries(const StepParams& p, const Segment& item, const Pages& pages, float* shared) {
   const int32_t newest = pages.Physical(pages.len() - 1);
   const bool appends = p.turned == nullptr && newest >= item.begin && newest < item.end;
-  if (p.turned == nullptr && p.entries_lie && !appends) return false;
+  if (p.entries_lie && !appends) return false;
   WaitForEarlier();
   if (appends) AppendNewest<false>(p, item.row, item.head, shared);
   return true;

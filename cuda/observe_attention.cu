@@ -39,9 +39,8 @@ __global__ void __launch_bounds__(kThreads) observe_attention(const StepParams p
 void AddObserveAttentionKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, observe_attention, 0); }
 
 cudaError_t ObserveAttention(const StepParams& p, CudaStream& stream) {
-  const dim3 grid(static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
   const size_t shares = static_cast<size_t>(p.n_heads / p.n_kv_heads) * sizeof(AttentionShares);
-  return KVC_LAUNCH_EARLY(observe_attention, grid, dim3(kThreads), shares, stream, p);
+  return KVC_LAUNCH_EARLY(observe_attention, GridOfHeads(p), dim3(kThreads), shares, stream, p);
 }
 
 }  // namespace kvc::cuda

@@ -65,9 +65,9 @@ __global__ void __launch_bounds__(kLineThreads) choose_pages(const StepParams p)
 void AddReadPagesKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, choose_pages, 0); }
 
 cudaError_t ChoosePages(const StepParams& p, CudaStream& stream) {
-  const dim3 grid(static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
   // A warp for eight pages, as far as there can be so many.
-  return KVC_LAUNCH_EARLY(choose_pages, grid, dim3(LineThreads(32 * int64_t{p.choice.stride})), 0, stream, p);
+  return KVC_LAUNCH_EARLY(choose_pages, GridOfHeads(p), dim3(LineThreads(32 * int64_t{p.choice.stride})), 0,
+                          stream, p);
 }
 
 }  // namespace kvc::cuda

@@ -177,11 +177,12 @@ class Wave {
     const StepBytes own{heads, group, d, n_items, stride, settle, attention, mean, updates, pages};
     // Of the room that a step has for two layers this one has a half, and comes behind what the last layer in
     // it left beside; of what the layer between left, nothing is touched here.
-    const StepRoom room = RoomOf(a_.shape, StreamOf(s_).traits().tuning);
-    const auto slot = static_cast<uint8_t>(a_.layer % room.slots);
-    LaunchOrder order;
-    if (first_ == 0 && !end_only_) order.behind = static_cast<uint8_t>(1u << slot);
-    const InOrder in_order(StreamOf(s_), order);
+    CudaStream& stream = StreamOf(s_);
+    const StepRoom room = RoomOf(a_.shape, stream.traits().tuning);
+    const auto slot = static_cast<uint8_t>(a_.layer % room.slots),
+               own_slot = static_cast<uint8_t>(1u << slot);
+    const bool first = first_ == 0 && !end_only_;  // of the layer
+    const InOrder in_line(stream, {false, 0, first ? own_slot : LaunchOrder::kAllSlots});
     Scratch scratch(At(a_.scratch) + slot * room.bytes, room.bytes);
     Packet packet;
     KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes));
@@ -191,9 +192,6 @@ class Wave {
     p.turn = TurnOf(a_.rope, a_.pairing, false, &packet);
     p.q = At(a_.q) + int64_t{first_} * a_.n_heads * d, p.k = At(a_.k) + int64_t{first_} * g * d;
     p.v = At(a_.v) + int64_t{first_} * g * d, p.out = At(a_.out) + int64_t{first_} * a_.n_heads * d;
-    // Earlier waves of the layer append to the same sessions. Nothing else writes a layer's entries between
-    // the first of the stream's kept launches, in front of which there is a copy, and its attention.
-    p.entries_lie = first_ == 0;
     p.stride = attention || updates ? stride : 0;  // a launch that stays as it was is not sent anew
     p.choice = {scratch.Take<int32_t>(heads * pages), scratch.Take<int32_t>(heads * pages),
                 scratch.Take<float>(heads * pages), scratch.Take<uint8_t>(heads * pages), pages};
@@ -203,6 +201,9 @@ class Wave {
     const PageFormat* form = end_only_ ? nullptr : FormForTensorCores();
     // Nobody else reads the new entry or the queries.
     if (form == nullptr || pages > 0 || group > kHeads) p.turned = scratch.Take<float>(heads * group * d);
+    // Earlier waves of the layer append to the same sessions. Nothing else writes a layer's entries between
+    // the first of the stream's kept launches, in front of which there is a copy, and its attention.
+    p.entries_lie = first && p.turned == nullptr;
     p.partial = scratch.Take<float>(n_items * group * (d + 2));
     if (attention) p.logits = scratch.Take<float>(heads * group * stride);
     if (mean) p.mean = scratch.Take<float>(heads * stride);
@@ -211,10 +212,10 @@ class Wave {
     KVC_RETURN_IF_ERROR(scratch.Check());
     KVC_RETURN_IF_ERROR(packet.Send());
     if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, form, static_cast<int32_t>(n_items)));
-    if (!end_only_ && !reads_values) order.beside = true, order.slot = slot, order.behind = 0;
-    const InOrder beside(StreamOf(s_), order);
-    if (observed) KVC_RETURN_IF_ERROR(Check(ObserveAttention(p, StreamOf(s_)), "a step"));
-    if (updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, one, StreamOf(s_)), "a step"));
+    const bool beside = !end_only_ && !reads_values;
+    const InOrder behind(stream, beside ? LaunchOrder{true, slot, 0} : stream.order());
+    if (observed) KVC_RETURN_IF_ERROR(Check(ObserveAttention(p, stream), "a step"));
+    if (updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, one, stream), "a step"));
     for (int32_t r = 0; r < n_; ++r) {
       if (HostRecords(rows[r], a_.layer).Follow(end_only_)) continue;
       KVC_RETURN_IF_ERROR(Records(r).ReadBack(&packet.stream(), to[r].cache.heads));

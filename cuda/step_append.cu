@@ -30,9 +30,8 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
 void AddStepAppendKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, step_append, 0); }
 
 cudaError_t AppendToHeads(const StepParams& p, CudaStream& stream) {
-  const dim3 grid(static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
-  return KVC_LAUNCH_EARLY(step_append, grid, dim3(kThreads), 2 * static_cast<size_t>(p.d) * sizeof(float),
-                          stream, p);
+  const size_t shared = 2 * static_cast<size_t>(p.d) * sizeof(float);
+  return KVC_LAUNCH_EARLY(step_append, GridOfHeads(p), dim3(kThreads), shared, stream, p);
 }
 
 }  // namespace kvc::cuda

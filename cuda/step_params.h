@@ -1,4 +1,4 @@
-// A step as its kernels take it (step.cu, step_update.cu).
+// A step as its kernels take it (step.cc and the kernels that it launches).
 #pragma once
 #include <algorithm>
 
@@ -76,7 +76,7 @@ struct StepParams {
   const RowParams* rows;
   int32_t n_rows, n_heads, n_kv_heads, d, window;
   float scale, cap;
-  bool entries_lie;    // but for the newest, before what is in front of the attention has ended
+  bool entries_lie;    // but for those that it appends, before what is in front of the attention has ended
   const float* sinks;  // [H], null: none
   Turn turn;
   float *q, *k;  // [rows, H, D], [rows, G, D]
@@ -107,6 +107,11 @@ struct StepParams {
            at % slots;
   }
 };
+
+// A block a KV head of every row.
+inline dim3 GridOfHeads(const StepParams& p) {
+  return dim3(static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
+}
 
 // New entries, and queries turned to where they stand: in front of everything that reads them.
 cudaError_t AppendToHeads(const StepParams& p, CudaStream& stream);

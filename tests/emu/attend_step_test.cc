@@ -151,7 +151,7 @@ class Step {
     }
     p_.q = q_.data(), p_.k = k_.data(), p_.v = v_.data(), p_.turn.pairing = pairing;
     p_.turned = apart ? turned_.data() : nullptr;
-    p_.entries_lie = pairing == RopePairing::kHalf;
+    p_.entries_lie = !apart && pairing == RopePairing::kHalf;
     appends_apart_ = apart;
   }
   std::vector<float> query_rings;  // [kRows, H, D]

@@ -78,8 +78,7 @@ Detector& The() {
 // Whether `a` happened before `me`, an access of now. per_block: memory that every block has for itself.
 bool Before(const Party& a, const Party& me, bool per_block) {
   if (a.launch != me.launch)
-    return per_block || ((self->waited || a.launch < The().chain) &&
-                         (The().apart.empty() || The().apart.count(a.launch) == 0));
+    return per_block || ((self->waited || a.launch < The().chain) && The().apart.count(a.launch) == 0);
   if (a.block != me.block) return per_block || The().IsEarlier(a, me.block);
   if (a.barriers != me.barriers) return true;
   if (a.warp != me.warp) return false;
