@@ -1,5 +1,7 @@
 #include "cuda/kernels.h"
 
+#include <algorithm>
+
 namespace kvc::cuda {
 
 void KernelLoader::AddAll() {
@@ -16,6 +18,7 @@ void KernelLoader::Load(const Kernel& kernel, size_t shared, bool most_shared) {
   last_ = kernel.name;
   cudaFuncAttributes attributes;
   error_ = cudaFuncGetAttributes(&attributes, kernel.function);
+  if (error_ == cudaSuccess) compiled_for_ = std::min(compiled_for_, attributes.ptxVersion);
   if (error_ == cudaSuccess && attributes.sharedSizeBytes + shared > kOfEveryLaunch)
     error_ = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared));

@@ -1,6 +1,8 @@
 // The kernels there are. All are made ready when a device is opened: a program that has none for it is told
 // then, and nothing is loaded in the middle of a step.
 #pragma once
+#include <climits>
+
 #include "cuda/launches.h"
 
 // shared: dynamic shared memory that it is launched with, at most; 0: little.
@@ -24,11 +26,15 @@ class KernelLoader {
   }
   cudaError_t error() const { return error_; }
   const char* last() const { return last_; }  // the kernel that had it
+  // The least compute capability, in tenths, that any of them was compiled for: what an older one has not,
+  // the driver's own compiler does not add.
+  int compiled_for() const { return compiled_for_; }
 
  private:
   void Load(const Kernel& kernel, size_t shared, bool most_shared);
   cudaError_t error_ = cudaSuccess;
   const char* last_ = "";
+  int compiled_for_ = INT_MAX;
 };
 
 // Of each file of kernels.list.

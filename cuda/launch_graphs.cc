@@ -2,10 +2,19 @@
 
 #include <algorithm>
 
+#include "lib/base/log.h"
+
 namespace kvc::cuda {
 namespace {
 
 constexpr size_t kMostGraphs = 192;
+constexpr int kMostWithoutRoom =
+    4;  // each costs a graph that is made for nothing, and those that are cleared
+
+// Of a driver that has no early edges, or none beside others. That memory is short says nothing about edges.
+bool RefusesEdges(cudaError_t e) {
+  return e == cudaErrorInvalidValue || e == cudaErrorNotSupported || e == cudaErrorCallRequiresNewerDriver;
+}
 
 cudaKernelNodeParams NodeParams(LaunchList* list, size_t i, std::vector<void*>* pointers) {
   const Launch& launch = (*list)[i];
@@ -182,7 +191,9 @@ cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* li
     return LaunchAll(stream, list, copy, what);
   }
   cudaError_t e = graph->exec == nullptr ? Build(graph, *list, copy) : Update(graph, list, copy);
-  while (e != cudaSuccess && early_ && graph->exec == nullptr) {  // a driver that has no such edges, perhaps
+  while (RefusesEdges(e) && early_ && graph->exec == nullptr) {
+    Log(kLogWarning, "graphs of kernels without early starts%s: %s", mixed_ ? " beside other edges" : "",
+        cudaGetErrorString(e));
     cudaGetLastError();
     (mixed_ ? mixed_ : early_) = false;
     Destroy(graph);
@@ -193,10 +204,12 @@ cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* li
     ++n_replayed_;
     return e;
   }
-  // The device has no room for it, or cannot change it: nothing of it has been issued, and it goes the plain
-  // way, as everything from here on. What broke the device breaks that too.
+  // Nothing of it has been issued, and it goes the plain way. What broke the device breaks that too.
+  const bool again = e == cudaErrorMemoryAllocation && ++n_without_room_ < kMostWithoutRoom;
+  Log(kLogWarning, "kernels one by one%s: no graph of them: %s", again ? "" : " from here on",
+      cudaGetErrorString(e));
   cudaGetLastError();
-  enabled_ = false;
+  enabled_ = again;
   cudaStreamSynchronize(stream);
   Clear();
   return LaunchAll(stream, list, copy, what);

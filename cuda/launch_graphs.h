@@ -33,8 +33,9 @@ class LaunchGraphs {
   LaunchGraphs& operator=(const LaunchGraphs&) = delete;
 
   // Issues the copy and the launches. piece: which of the pieces gathered at once. The kernels that a piece
-  // had before become a graph; those that come for the first time are launched one by one, and so is
-  // everything when the device has no room for graphs. *what: what failed.
+  // had before become a graph; those that come for the first time are launched one by one, and so is what the
+  // device has no room for at the moment. When that happened often, or it cannot change a graph, everything
+  // is. *what: what failed.
   cudaError_t Run(cudaStream_t stream, int32_t piece, LaunchList* list, const PacketCopy& copy,
                   const char** what);
 
@@ -67,6 +68,7 @@ class LaunchGraphs {
   std::vector<Graph> graphs_;  // oldest first
   std::vector<void*> pointers_;
   int64_t n_replayed_ = 0;
+  int n_without_room_ = 0;
 };
 
 }  // namespace kvc::cuda

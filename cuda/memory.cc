@@ -59,8 +59,8 @@ Status FindDevice(const std::string& spec, int number) {
   return {};
 }
 
-// In the thread's context.
-Status LoadKernels(const std::string& spec) {
+// In the thread's context. *compiled_for: KernelLoader's.
+Status LoadKernels(const std::string& spec, int* compiled_for) {
   KernelLoader loader;
   loader.AddAll();
   const cudaError_t e = loader.error();
@@ -68,6 +68,7 @@ Status LoadKernels(const std::string& spec) {
   if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction ||
       e == cudaErrorUnsupportedPtxVersion || e == cudaErrorJitCompilerNotFound)
     return Unsupported(spec, Format("this build's kernels do not run there: %s", cudaGetErrorString(e)));
+  *compiled_for = loader.compiled_for();
   return Check(e, loader.last());
 }
 
@@ -116,7 +117,8 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   const CUmemAllocationProp p = Properties(number);
   if (driver->granularity(&granule, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || granule == 0)
     return Unsupported(spec, "it has no virtual memory");
-  KVC_RETURN_IF_ERROR(LoadKernels(spec));
+  int compiled_for = 0;
+  KVC_RETURN_IF_ERROR(LoadKernels(spec, &compiled_for));
   LaunchTraits traits;
   traits.graphs = IsOn("KVC_CUDA_GRAPHS");
   traits.rounds = IsOn("KVC_CUDA_ROUND");
@@ -126,7 +128,9 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   const TunedDevice tuned = TunedDeviceOf(properties.name, version);
   traits.tuning = TuningFor(properties.major * 10 + properties.minor, properties.multiProcessorCount);
   KVC_RETURN_IF_ERROR(LoadTuning(tuned, &traits.tuning));
-  traits.early = properties.major >= 9 && traits.tuning.early != 0 && IsOn("KVC_CUDA_EARLY");
+  // Kernels for older devices run there too, and do not wait by themselves (gpu.h).
+  traits.early = std::min(10 * properties.major, compiled_for) >= 90 && traits.tuning.early != 0 &&
+                 IsOn("KVC_CUDA_EARLY");
   std::unique_ptr<CudaDevice> device(new CudaDevice(number, context, traits));
   device->info_.name = Format("%s:%d", spec.substr(0, spec.find(':')).c_str(), number);
   device->info_.description =

@@ -114,9 +114,12 @@ int64_t WaveBytes(int64_t n_rows, int32_t n_heads, int32_t n_kv_heads, int32_t d
 struct StepRoom {
   int64_t bytes;  // of a layer
   int slots;      // layers
+  // What there has to be for this shape and every smaller one, which may need more: two layers have room
+  // then.
+  int64_t reserved;
 };
 StepRoom RoomOf(const StepShape& s, const Tuning& tuning) {
-  constexpr int64_t kMostOfTwo = 16 << 20;
+  constexpr int64_t kMostOfTwo = 16 << 20;  // of a layer
   StepBytes bytes{};
   bytes.heads = int64_t{s.n_rows} * s.n_kv_heads, bytes.group = s.n_heads / s.n_kv_heads,
   bytes.d = s.head_dim;
@@ -127,8 +130,10 @@ StepRoom RoomOf(const StepShape& s, const Tuning& tuning) {
   bytes.updates = s.any_update || s.ring_slots > 0;
   bytes.settle = s.append_bytes / s.n_kv_heads;
   bytes.pages = s.any_choice ? longest / kLeastReadPage + 1 : 0;
-  const bool beside = bytes.attention || bytes.updates;
-  return {bytes.all(), beside && bytes.all() <= kMostOfTwo ? LaunchOrder::kSlots : 1};
+  const int64_t all = bytes.all();
+  if (!bytes.attention && !bytes.updates) return {all, 1, all};
+  return {all, all <= kMostOfTwo ? LaunchOrder::kSlots : 1,
+          std::max(all, LaunchOrder::kSlots * std::min(all, kMostOfTwo))};
 }
 
 // Whether the update looks at what the step brings, which the next layer's products overwrite.
@@ -403,10 +408,7 @@ Status CudaDevice::FillAngles(Stream* s, const AngleArgs& a) {
   return {};
 }
 
-int64_t CudaDevice::StepScratchBytes(const StepShape& s) const {
-  const StepRoom room = RoomOf(s, traits_.tuning);
-  return room.slots * room.bytes;
-}
+int64_t CudaDevice::StepScratchBytes(const StepShape& s) const { return RoomOf(s, traits_.tuning).reserved; }
 // Rows of one session go one after the other, so that a wave has one of each at most.
 Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepShape& shape) {
   KVC_ENTER();

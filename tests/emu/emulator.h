@@ -24,6 +24,7 @@ struct Options {
   // own runtime, how many devices, what asking for them says beside that, their compute capability, times
   // ten, and whether they have virtual memory.
   int driver = 13000, runtime = 13000, devices = 1, capability = UsualCapability();
+  int compiled_for = 0;  // the compute capability, times ten, of the program's kernels; 0: the device's
   cudaError_t count_error = cudaSuccess;
   bool virtual_memory = true;
   bool early_edges = true;                  // in graphs: drivers before CUDA 12.3 have none

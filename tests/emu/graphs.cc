@@ -178,7 +178,9 @@ extern "C" {
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, const void* function) {
   const cudaError_t e = kvc::emu::GetOptions().kernels_error;
   if (e != cudaSuccess) return e;
+  const kvc::emu::Options& options = kvc::emu::GetOptions();
   *out = {};
+  out->ptxVersion = options.compiled_for > 0 ? options.compiled_for : options.capability;
   return kvc::emu::FormOf(function) == nullptr ? cudaErrorInvalidDeviceFunction : cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {

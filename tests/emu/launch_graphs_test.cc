@@ -2,6 +2,7 @@
 // and costs the host one call a piece.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "cuda/launch.h"
 #include "cuda/staging.h"
 #include "lib/engine/session.h"
+#include "lib/ops/devices.h"
 #include "tests/emu/emulator.h"
 #include "tests/support/tiny_session.h"
 
@@ -211,6 +213,30 @@ TEST_F(LaunchGraphsTest, WithoutRoomForGraphsLaunchesGoOneByOne) {
   EXPECT_EQ(emu::GetCalls().graphs, 1) << "the second form has no room, and from there on none has";
 }
 
+// Memory that is short for a while costs the graph that was to be made then, and neither later ones nor early
+// starts.
+TEST_F(LaunchGraphsTest, MemoryThatIsShortForAWhile) {
+  LaunchTraits traits;
+  traits.early = true;
+  CudaStream stream(traits);
+  Begin(&stream);
+  constexpr uint32_t kShort = 3;
+  for (uint32_t step = 0; step < 8; ++step) {
+    emu::GetOptions().graphs = step < kShort ? 0 : 100;
+    emu::GetCalls() = {};
+    Gathering gathering(&stream);
+    for (uint32_t k = 0; k < 5; ++k) {
+      ASSERT_EQ(cudaSuccess, KVC_LAUNCH_EARLY(waits_and_adds, dim3(kMost), dim3(32), 0, stream, x_, k));
+      for (uint32_t& value : expected_) value = value * 3 + k;
+    }
+    ASSERT_TRUE(gathering.Issue().ok());
+    ExpectExpected(&stream);
+    // The first time is no graph, the second one has no room, and the third is again a first time.
+    EXPECT_EQ(emu::GetCalls().graphs, step >= kShort ? 1 : 0) << step;
+    EXPECT_EQ(emu::GetCalls().early, step >= kShort ? 4 : 5) << step;
+  }
+}
+
 // Kernels that wait by themselves begin early behind a kernel, in a graph as in front of its first time; the
 // first one of a piece stands behind a copy.
 TEST_F(LaunchGraphsTest, KernelsThatWaitBeginEarly) {
@@ -366,6 +392,42 @@ TEST_P(SessionGraphsTest, StepsOfASession) {
     }
     ::unsetenv("KVC_CUDA_GRAPHS");
     EXPECT_EQ(logits[0], logits[1]);
+  }
+}
+
+// What was compiled for devices that have no early starts does not wait by itself where there are some.
+TEST(SessionGraphs, KernelsOfOlderDevicesDoNotBeginEarly) {
+  const test::AlignedBytes bytes = test::TinyModelBytes({});
+  for (const int compiled_for : {90, 80}) {
+    emu::GetOptions().compiled_for = compiled_for;
+    ModelParams params;
+    params.device = "emu";
+    auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    const auto session = test::NewSession(model.value(), "full");
+    ASSERT_TRUE(session->Prefill(test::TinyPrompt(20), true).ok());
+    emu::GetCalls() = {};
+    test::FeedTokens(*session, test::TinyPrompt(4, 3));
+    test::LogitsOf(*session);  // kernels run when somebody waits
+    EXPECT_EQ(emu::GetCalls().early > 0, std::min(compiled_for, emu::UsualCapability()) >= 90);
+  }
+  emu::GetOptions().compiled_for = 0;
+}
+
+// Scratch for a shape is enough for every smaller one: sessions grow into what was planned for their end.
+TEST(SessionGraphs, ScratchGrowsWithTheShape) {
+  auto device = OpenDevice("emu", {});
+  ASSERT_TRUE(device.ok()) << device.status().message();
+  for (const bool attention : {false, true}) {
+    StepShape shape = {};
+    shape.n_rows = 1, shape.n_heads = 32, shape.n_kv_heads = 8, shape.head_dim = 128;
+    shape.any_attention = attention, shape.any_update = true;
+    int64_t least = 0;
+    for (shape.longest = 256; shape.longest <= 1 << 18; shape.longest += 256) {
+      const int64_t bytes = device.value()->StepScratchBytes(shape);
+      ASSERT_GE(bytes, least) << shape.longest;
+      least = bytes;
+    }
   }
 }
 

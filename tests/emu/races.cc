@@ -182,12 +182,13 @@ int OfProgram(dl_phdr_info* info, size_t, void* out) {
 void BeginLaunch(const Started& started, Range stacks, Range shared) {
   Detector& d = The();
   ++d.launch;
-  if (!started.early) d.chain = d.launch;
   d.apart.clear();
   if (GraphRun* run = started.run.get()) {
     run->numbers[started.step] = d.launch;
     for (const size_t step : run->apart[started.step]) d.apart.insert(run->numbers[step]);
   }
+  // What one kernel waited for has ended, unless another may still be running beside it.
+  if (!started.early && d.apart.empty()) d.chain = d.launch;
   d.kernel = started.name, d.stacks = stacks, d.shared = shared, d.found = 0, d.on = true;
   d.told.clear(), d.released.clear(), d.earlier.clear();
   ::dl_iterate_phdr(OfProgram, &d);
