@@ -88,7 +88,7 @@ if(CMAKE_EXECUTABLE_FORMAT STREQUAL ELF AND KVC_BUNDLE AND NOT KVC_SANITIZE
   endif()
   set(merged ${PROJECT_BINARY_DIR}/kvc_merged${of_config}.o)
   file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/kvc_merged${of_config}.rsp
-    CONTENT "$<JOIN:${objects};${runtime_objects},\n>\n")
+    CONTENT "\"$<JOIN:${objects};${runtime_objects},\"\n\">\"\n")
   add_custom_command(OUTPUT ${merged}
     COMMAND ${CMAKE_COMMAND} "-DLINKER=${KVC_MERGE_LINKER}" "-DOBJCOPY=${CMAKE_OBJCOPY}" -DPYTHON=${Python3_EXECUTABLE}
       -DSTRIP=$<$<CONFIG:Release>:--strip-debug> -DOUTPUT=${merged}

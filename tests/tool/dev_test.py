@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""./dev in a tree of its own, with programs that stand for CMake, Ninja and apt-get: dev_test.py SOURCE
+
+What it says on a machine that lacks something, of arguments that mean nothing, and that it waits for whoever works in
+the same build folder or installs packages."""
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = os.path.abspath(sys.argv.pop(1))
+REAL = ["awk", "bash", "cat", "dirname", "env", "flock", "grep", "ls", "mkdir", "mktemp", "nproc", "paste", "rm", "sed",
+        "tail"]
+
+
+class Dev(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="kvc dev ")  # with a blank
+        self.addCleanup(folder.cleanup)
+        self.tree, self.bin = os.path.join(folder.name, "tree"), os.path.join(folder.name, "bin")
+        os.makedirs(os.path.join(self.tree, ".ci"))
+        os.mkdir(self.bin)
+        for name in ("dev", ".ci/packages.txt", "CMakePresets.json"):
+            shutil.copy(os.path.join(SOURCE, name), os.path.join(self.tree, name))
+        for name in REAL:
+            path = shutil.which(name)
+            if path is None:
+                self.skipTest(f"no {name} here")
+            os.symlink(path, os.path.join(self.bin, name))
+
+    def program(self, name, text="exit 0"):
+        path = os.path.join(self.bin, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"#!{shutil.which('bash')}\n{text}\n")
+        os.chmod(path, 0o755)
+
+    def start(self, *arguments):
+        return subprocess.Popen([os.path.join(self.tree, "dev"), *arguments], env={"PATH": self.bin, "HOME": self.tree},
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def run_dev(self, *arguments):
+        process = self.start(*arguments)
+        return process.communicate(timeout=60)[0], process.returncode
+
+    def test_arguments_that_mean_nothing(self):
+        for arguments in (["build", "foo"], ["lint", "--tdy"], ["docs", "--model"], ["format", "."],
+                          ["test", "--go", "x"], ["test", "--aarch64", "x"], ["test", "--emu", "x", "y"],
+                          ["fuzz", "60", "model", "more"]):
+            text, code = self.run_dev(*arguments)
+            self.assertEqual(code, 1, arguments)
+            self.assertEqual(text, f"dev: '{arguments[-1]}' means nothing here: ./dev {arguments[0]} --help\n")
+
+    def test_names_what_is_missing(self):
+        self.program("cmake")
+        text, code = self.run_dev("build")
+        self.assertEqual(code, 1)
+        self.assertIn("this is no Debian or Ubuntu, and it lacks ninja c++;", text)
+        self.program("dpkg-query")  # alone it is no Debian
+        self.assertIn("it lacks ninja c++;", self.run_dev("build")[0])
+
+    def build_with_stand_ins(self):
+        for name in ("cmake", "ninja", "c++"):
+            self.program(name)
+
+    def test_waits_for_who_builds_there(self):
+        self.build_with_stand_ins()
+        self.assertEqual(self.run_dev("build"), ("configuring build/\nbuilding build/\n", 0))
+        with open(os.path.join(self.tree, "build", ".lock"), "w", encoding="utf-8") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            process = self.start("build")
+            self.assertEqual(process.stdout.readline(), "waiting for another ./dev that works in build/\n")
+            self.assertIsNone(process.poll())
+        self.assertEqual(process.communicate(timeout=60)[0], "configuring build/\nbuilding build/\n")
+        self.assertEqual(process.returncode, 0)
+
+    def test_waits_for_who_installs(self):
+        self.build_with_stand_ins()
+        for name in ("dpkg-query", "dpkg", "sleep"):
+            self.program(name)
+        self.program("id", "echo 0")
+        self.program("apt-get", f"""tries=$(cat '{self.tree}/tries' 2>/dev/null)
+echo "x$tries" >'{self.tree}/tries'
+[[ ${{#tries}} -ge 3 ]] || {{ echo 'E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 1 (apt)'
+exit 100; }}""")
+        text, code = self.run_dev("build")
+        self.assertEqual(code, 0, text)
+        self.assertEqual(text.count("waiting for another installation to end\n"), 1)
+        self.program("apt-get", "echo 'E: Unable to locate package cmake'; exit 100")
+        text, code = self.run_dev("build")
+        self.assertEqual(code, 1)
+        self.assertIn("E: Unable to locate package cmake\ndev: apt-get could not install: cmake", text)
+
+
+unittest.main()
