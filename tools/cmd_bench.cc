@@ -317,6 +317,7 @@ int Bench(const BenchOptions& options) {
   CheckBatch(options);
   CheckPrompts(options);
   const Policy policy = MakePolicy(options.policy, options.tables);
+  NoteIdleTables(options.tables, {options.policy});
   return BenchPrompts(options, OpenModel(options.model), policy);
 }
 

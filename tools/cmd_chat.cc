@@ -170,8 +170,9 @@ class Chat {
     Note("begun anew " + Held(talk_.Stats()));
   }
   void Forget(const std::string&) {
-    talk_.Forget();
-    Note("begun anew " + Held(talk_.Stats()));
+    const bool system_known = talk_.Forget();
+    Note(std::string(system_known ? "begun anew " : "begun anew, without the loaded file's system text ") +
+         Held(talk_.Stats()));
   }
   void Save(const std::string& path) {
     if (path.empty()) throw UsageError("/save FILE: a name is needed");
@@ -207,6 +208,7 @@ const Chat::Command Chat::kCommands[] = {
     {nullptr, nullptr, nullptr, nullptr}};
 
 int Run(const ChatOptions& options, Signals* signals) {
+  NoteIdleTables(options.tables, {options.policy});
   const Model model = OpenModel(options.model, signals);
   if (options.session.on_full != "slide") NoteBeyondTraining(model, options.session.context);
   Chat(options, model, signals).Run();

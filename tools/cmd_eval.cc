@@ -348,6 +348,7 @@ int Eval(EvalOptions options, Signals* signals) {
     throw UsageError("eval needs --data TASKS.jsonl, --text F.txt or --suite");
   std::vector<Policy> policies;
   if (options.policies.empty()) options.policies = {"full"};
+  NoteIdleTables(options.tables, options.policies);
   const Tables tables = ReadTables(options.tables);
   for (const std::string& spec : options.policies)
     policies.push_back(MakePolicy(spec, options.tables, tables));
@@ -447,6 +448,7 @@ void AddExplainOptions(CLI::App* app, EvalOptions* options) {
 void RefuseIdle(const CLI::App& app, const EvalOptions& options) {
   for (const char* of_texts : {"--window", "--windows", "--text-protocol"})
     RefuseUnless(!options.texts.empty(), app, of_texts, "--text");
+  RefuseUnless(!options.data.empty() || !options.suite.name.empty(), app, "--protocol", "--data or --suite");
   RefuseUnless(options.n_windows == 0 || !options.data.empty(), app, "--limit",
                "the first windows of a text, and --windows spreads a number of its own");
   RefuseUnless(options.suite.name == "needle", app, "--lengths", "--suite needle");

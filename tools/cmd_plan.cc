@@ -102,6 +102,7 @@ int Plan(PlanOptions options) {
   std::swap(options.limit,
             options.model.memory_limit);  // the limit is judged here; opening must not fail on it
   const Policy policy = MakePolicy(options.policy, options.tables);
+  NoteIdleTables(options.tables, {options.policy});
   const Model model = OpenModel(options.model);
   const int32_t context = PlannedContext(options, model.info().max_tokens);
   kvc_session_params params = DefaultSessionParams();
@@ -113,7 +114,7 @@ int Plan(PlanOptions options) {
   } else {
     PrintPlan(options, plan, model, policy, context);
   }
-  return kExitGood;
+  return options.limit > 0 && plan.bytes.total_bytes_peak > options.limit ? kExitFailed : kExitGood;
 }
 
 }  // namespace
@@ -132,6 +133,7 @@ Action AddPlan(CLI::App* app) {
       ->check(AtLeast(1))
       ->type_name("N");
   app->add_flag("--json", options->json, "One JSON document on stdout");
+  app->footer("With --memory-limit it ends with 1 where that is too little (\"fits\" of --json).");
   return [options](Signals*) { return Plan(*options); };
 }
 

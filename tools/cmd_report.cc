@@ -85,6 +85,7 @@ int MakeReport(ReportCommand command, Signals* signals) {
   inputs.insert(inputs.end(), {command.model.path, command.tables.head_scores, command.tables.table});
   CheckOutputs(inputs, {command.out});
   signals->RemoveTemporariesOf(command.out);
+  NoteIdleTables(command.tables, command.policies);
   const Tables tables = ReadTables(command.tables);
   const Model model = OpenModel(command.model);
   std::vector<Task> tasks;

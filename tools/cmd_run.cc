@@ -246,6 +246,9 @@ Json ComparisonJson(const Answers& run, const Answers& full) {
 
 int Run(const RunOptions& options, Signals* signals) {
   const Policy policy = MakePolicy(options.policy, options.tables);
+  // Without drafts by a policy, the same one twice.
+  NoteIdleTables(options.tables,
+                 {options.policy, options.draft_policy.empty() ? options.policy : options.draft_policy});
   const Model model = OpenModel(options.model, signals);
   const TokenList prompt = ReadPrompt(options.prompt, model);
   if (options.session.on_full != "slide") NoteBeyondTraining(model, options.session.context);

@@ -530,16 +530,20 @@ void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
 // A command is often given again with another method, or with --scores.
 void NoteIdle(const CLI::App& app, const ScoreCommand& c) {
   const bool measures = c.method != "headkv-r2" && c.given.empty(), draws = measures && c.method == "ssv";
-  const auto note = [&](bool has_effect, const char* option) {
-    if (has_effect || app.count(option) == 0) return;
-    Note(std::string("kvc: note: ") + option + " changes nothing " +
-         (c.given.empty() ? "with --method " + c.method : "of scores that were measured before"));
+  const std::string method =
+      c.given.empty() ? "with --method " + c.method : "of scores that were measured before";
+  const auto note = [&](bool has_effect, const char* option, const std::string& why) {
+    if (!has_effect && app.count(option) > 0)
+      Note(std::string("kvc: note: ") + option + " changes nothing " + why);
   };
-  for (const char* option :
-       {"--samples", "--max-samples", "--min-spearman", "--sizes", "--runs", "--balanced"})
-    note(draws, option);
+  for (const char* option : {"--samples", "--sizes", "--runs", "--balanced"}) note(draws, option, method);
+  for (const char* option : {"--max-samples", "--min-spearman"})
+    note(draws && c.scorer.samples == 0, option, draws ? "with --samples" : method);
   for (const char* option : {"--variant", "--draw-examples", "--standardise", "--with-offset"})
-    note(measures, option);
+    note(measures, option, method);
+  const bool of_texts = c.utility != "exact" && c.utility != "nll";
+  for (const char* option : {"--max-answer", "--first-line"})
+    note(of_texts, option, "with --utility " + c.utility);
 }
 
 }  // namespace

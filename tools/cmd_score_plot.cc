@@ -193,7 +193,11 @@ Action AddScorePlot(CLI::App* app) {
   app->add_option("--context", command->context, "Tokens of the prompt for --budget; 0 = trained context")
       ->check(AtLeast(0))
       ->type_name("N");
-  return [command](Signals* signals) { return Plot(*command, signals); };
+  return [command, app](Signals* signals) {
+    for (const char* of_budgets : {"--model", "--context"})
+      RefuseUnless(!command->budgets.empty(), *app, of_budgets, "--budget");
+    return Plot(*command, signals);
+  };
 }
 
 }  // namespace kvc::tool

@@ -54,14 +54,19 @@ Action AddTokenize(CLI::App* app) {
   const auto options = std::make_shared<TokenizeOptions>();
   AddModelOptions(app, &options->model);
   CLI::Option* text = app->add_option("--text", options->text, "The text")->type_name("TEXT");
-  AddInput(app, "--file", &options->file, "The text from a file; - = standard input")->excludes(text);
+  CLI::Option* file = AddInput(app, "--file", &options->file, "The text from a file; - = standard input");
+  file->excludes(text);
   CLI::Option* bos = app->add_flag("--bos", options->bos, "Put the begin-of-text token first");
   app->add_flag("--continue", options->goes_on, "The text goes on behind another: no space before it")
       ->excludes(bos);
   app->add_flag("--special", options->special, "Special tokens written in the text become their ids");
   app->add_flag("--pieces", options->pieces, "The text of every token: a table, or with --json \"pieces\"");
   app->add_flag("--json", options->json, "{\"tokens\": [...]} on stdout");
-  return [options](Signals*) { return Tokenize(*options); };
+  return [options, text, file](Signals*) {
+    if (text->count() + file->count() == 0)
+      throw UsageError("tokenize needs --text TEXT or --file FILE (- = standard input)");
+    return Tokenize(*options);
+  };
 }
 
 }  // namespace kvc::tool

@@ -95,6 +95,7 @@ void RefuseTooFewTasks(const TuneCommand& command, const TuneData& data, size_t 
 }
 
 void Search(const TuneCommand& command, const Model& model, const TuneData& data, TuneOutcome* out) {
+  NoteIdleTables(command.tables, command.policies);
   const Tables tables = ReadTables(command.tables);
   out->ladders = MakeLadders(model, command.policies, command.budgets, command.tables, tables, data.longest);
   RefuseTooFewTasks(command, data, out->ladders.size());
@@ -275,13 +276,15 @@ int Tune(TuneCommand command, Signals* signals) {
   const TuneData data = ReadTuneData(command, model);
   TuneOutcome out;
   Search(command, model, data, &out);
+  // The file first: who reads the table may close the pipe before its end.
+  if (out.chosen() != nullptr && !command.out.empty())
+    WriteTextFile(command.out, out.chosen()->policy.Describe() + "\n");
   if (command.json) {
     PrintJson(OutcomeJson(command, model, data, out));
   } else {
     PrintOutcome(command, model, data, out);
   }
   if (out.chosen() == nullptr) throw Failure(NothingPassed(command, data, out));
-  if (!command.out.empty()) WriteTextFile(command.out, out.chosen()->policy.Describe() + "\n");
   return kExitGood;
 }
 

@@ -85,7 +85,11 @@ void Conversation::SetSystem(const std::string& text) {
   loaded_ = false;
 }
 
-void Conversation::Forget() { SetSystem(std::string(system_)); }
+bool Conversation::Forget() {
+  const bool known = !loaded_;
+  SetSystem(std::string(system_));
+  return known;
+}
 
 void Conversation::TellAgain(std::unique_ptr<Session> session) {
   if (loaded_)
@@ -107,6 +111,7 @@ void Conversation::Load(const std::string& path) {
   session_ = std::move(session);
   policy_ = "of the loaded file";
   said_.clear();
+  system_.clear();  // the file's own is in its cache, its words are not known
   loaded_ = true;
 }
 

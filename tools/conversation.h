@@ -30,7 +30,8 @@ class Conversation {
   Answer Ask(const std::string& text, int32_t max_tokens, const TextSink& sink, Signals* signals);
   // What the model is to be. Begins the conversation anew.
   void SetSystem(const std::string& text);
-  void Forget();  // everything but the system text
+  // Everything but the system text. False: that one is not known, it was in a loaded file.
+  bool Forget();
   // The same conversation under another policy, in a session of its own: all of it is read again.
   void SetPolicy(const std::string& policy);
   int64_t Trim(int32_t budget) { return session_->Trim(budget); }

@@ -154,7 +154,10 @@ int Run(std::vector<std::string> arguments, Signals* signals) {
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.require_subcommand(1);
   app.failure_message(FailureText);
-  app.footer("kvc COMMAND --help shows the options of a command and an example.");
+  app.footer(
+      "kvc COMMAND --help shows the options of a command and an example.\n"
+      "Exit codes: 0 all is well; 1 something failed, or the answer is no (verify, plan\n"
+      "with --memory-limit); 2 the command line makes no sense.");
   bool verbose = false;
   const auto add_verbose = [&verbose](CLI::App* to) {
     to->add_flag("-v,--verbose", verbose, "What the library does, line by line, on stderr");

@@ -209,6 +209,30 @@ Policy MakePolicy(const std::string& spec, const TableOptions& options) {
   return MakePolicy(spec, options, ReadTables(options));
 }
 
+// Parts can be put together freely, and what does not exist is refused elsewhere: of such policies nothing is
+// said.
+static bool MayTakeHeadScores(const std::string& spec) {
+  const std::string name = spec.substr(0, spec.find(':'));
+  for (const char* other : {"allocator=", "scorer=", "reducer=", "kv=mixed"})
+    if (spec.find(other) != std::string::npos) return true;
+  for (int32_t i = 0; i < kvc_method_count(); ++i)
+    if (name == kvc_method_name(i)) return MethodJson(i).value("head_scores", false);
+  return true;
+}
+
+static bool MayTakeTable(const std::string& spec) {
+  return spec.substr(0, spec.find(':')) == "table" || spec.find("allocator=table") != std::string::npos;
+}
+
+void NoteIdleTables(const TableOptions& options, const std::vector<std::string>& specs) {
+  const auto note = [&](const std::string& file, bool (*may_take)(const std::string&), const char* option) {
+    if (!file.empty() && std::none_of(specs.begin(), specs.end(), may_take))
+      Note(std::string("kvc: note: ") + option + " changes nothing with --policy " + specs.front());
+  };
+  note(options.head_scores, MayTakeHeadScores, "--head-scores");
+  note(options.table, MayTakeTable, "--table");
+}
+
 void AddPromptOptions(CLI::App* app, PromptOptions* options) {
   CLI::Option* text =
       app->add_option("--prompt", options->text, "The prompt; none = the begin-of-text token alone")

@@ -52,6 +52,8 @@ Tables ReadTables(const TableOptions& options);
 CLI::Option* AddPolicyOption(CLI::App* app, std::string* spec);
 Policy MakePolicy(const std::string& spec, const TableOptions& options, const Tables& tables);
 Policy MakePolicy(const std::string& spec, const TableOptions& options);
+// Says it when none of a command's policies takes the scores or slots that were given.
+void NoteIdleTables(const TableOptions& options, const std::vector<std::string>& specs);
 
 struct PromptOptions {
   std::string text, file, tokens;

@@ -254,6 +254,13 @@ TEST(Chat, CommandsChangeWhatIsKept) {
   const ProgramResult again = Chat(KVC_RECALL, "/stats\n and\n", {"--load", file, "--max-tokens", "6"});
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_FALSE(again.out.empty());
+  // The words of a loaded system text are not known, and those of before are another conversation's.
+  const ProgramResult anew =
+      Chat(KVC_RECALL, "/load " + file + "\n/forget\n/forget\n", {"--system", "Facts."});
+  ASSERT_EQ(anew.exit_code, 0) << anew.err;
+  EXPECT_NE(anew.err.find("begun anew, without the loaded file's system text [0 tokens"), std::string::npos)
+      << anew.err;
+  EXPECT_NE(anew.err.rfind("begun anew [0 tokens"), std::string::npos) << anew.err;
   const ProgramResult lost =
       Chat(KVC_RECALL, "/policy snapkv:budget=24,window=4\n", {"--load", file, "--max-tokens", "6"});
   EXPECT_EQ(lost.exit_code, 1);

@@ -320,9 +320,10 @@ TEST(ToolRecall, PlanMeetsWhatRunTakes) {
     for (const Json& head : layer) slots += head.get<int>();
   }
   EXPECT_EQ(slots, kLayers * kHeads * 64);
-  EXPECT_EQ(KvcJson({"plan", KVC_RECALL, "--policy", "full", "--context", "900", "--memory-limit", "1MiB",
-                     "--json"})["fits"],
-            false);
+  const ProgramResult too_much = RunKvc(
+      {"plan", KVC_RECALL, "--policy", "full", "--context", "900", "--memory-limit", "1MiB", "--json"});
+  EXPECT_EQ(too_much.exit_code, 1) << "plan && run";
+  EXPECT_EQ(too_much.Json()["fits"], false);
 }
 
 TEST(ToolRecall, MemoryLimitIsAFailureWithANumberOfBytes) {

@@ -21,7 +21,7 @@ for e in root.iter():
         assert name not in ('src', 'href', 'srcset') and not name.startswith('on'), name
         assert 'url(' not in value, value
 curves = [len(e.attrib['points'].split()) for e in root.iter(svg + 'polyline')]
-assert curves == [2, 1] * 3, curves
+assert curves == [2, 1, 1] * 3, curves
 text = [e for e in root.iter('div') if e.attrib.get('class') == 'text'][0]
 wanted = ''.join(''.join(e.itertext()) for e in text.iter('b'))
 kept = [e for e in text.iter('span')]
@@ -33,13 +33,15 @@ TEST(ToolReport, WritesOnePage) {
   const std::string page = folder.Path("report.html");
   const ProgramResult run =
       RunKvc({"report", KVC_RECALL, "--data", kTasks, "--limit", "2", "--policy", "cokv", "--policy",
-              "snapkv:budget=64,window=8", "--budgets", "96,32", "--focus", "32", "-o", page});
+              "snapkv:budget=64,window=8", "--policy", "snapkv:budget=64,window=16", "--budgets", "96,32",
+              "--focus", "32", "-o", page});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const ProgramResult parsed = RunProgram("/usr/bin/env", {"python3", "-c", kParse, page});
   ASSERT_EQ(parsed.exit_code, 0) << parsed.err;
   EXPECT_NE(parsed.out.find("code of"), std::string::npos) << parsed.out;  // what is asked for is marked
   const std::string html = ReadWholeFile(page);
-  for (const char* part : {"budget=96", "budget=32", "prefers-color-scheme:dark", "Where the answer stands"})
+  for (const char* part : {"budget=96", "budget=32", "prefers-color-scheme:dark", "Where the answer stands",
+                           ">snapkv:window=8<", ">snapkv:window=16<"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
 }
 

@@ -319,8 +319,7 @@ TEST(ToolScore, HeadsOfLayersWithAWindowDoNotPlay) {
                        folder.Path("variant.json")}));
     const Json estimated = read("variant.json");
     ExpectPlayers(estimated, 4);
-    for (const Json& slice : estimated["slices"])
-      EXPECT_EQ(slice["scores"][0], Json({0.0, 0.0, 0.0, 0.0}));
+    for (const Json& slice : estimated["slices"]) EXPECT_EQ(slice["scores"][0], Json({0.0, 0.0, 0.0, 0.0}));
   }
   EXPECT_EQ(read("variant.json"), read("s.json"));
   EXPECT_EQ(score("x.json", {"--sizes", "8", "--samples", "9"}).exit_code, 2);

@@ -45,6 +45,18 @@ TEST(ToolTune, TheSameContextIsNoSecondDraw) {
   EXPECT_NE(twice.err.find("20 tasks have the context of another"), std::string::npos) << twice.err;
 }
 
+// Who reads what is printed may close the pipe: what was found is in its file by then.
+TEST(ToolTune, TheFileIsWrittenBeforeAnythingIsPrinted) {
+  const TemporaryFolder folder;
+  // More than fits into what is kept back until a program ends.
+  const std::vector<std::string> words =
+      Tune({"--policy", "full", "--policy", "streaming", "--budgets",
+            "64,56,48,40,36,32,30,28,26,24,22,20,18,16", "--max-loss", "35%", "--confidence", "90%",
+            "--limit", "20", "--json", "--out", folder.Path("policy.txt")});
+  RunShell("(sleep 0.1; \"$@\") | true", words);
+  EXPECT_EQ(ReadWholeFile(folder.Path("policy.txt")).substr(0, 4), "full");
+}
+
 // full:kv=int8 is a candidate as it stands; streaming has dropped the code at every budget tried here.
 TEST(ToolTune, FindsTheSmallestThatKeepsThePromise) {
   const TemporaryFolder folder;

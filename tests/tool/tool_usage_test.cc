@@ -372,6 +372,49 @@ TEST(ToolUsage, OptionsOfDrawingNeedATemperature) {
   EXPECT_EQ(told({"--repeat-penalty", "1.1"}), "");
 }
 
+// Scores and slots that no policy of the command takes; nothing is said where one may.
+TEST(ToolUsage, TablesThatNobodyTakes) {
+  const TemporaryFolder folder;
+  const std::string scores = KVC_SOURCE_DIR "/models/recall/head_scores.json";
+  std::string slots = "[[12,12,12,12]";
+  for (int layer = 1; layer < 6; ++layer) slots += ",[12,12,12,12]";
+  const std::string table = folder.Write("slots.json", slots + "]");
+  const auto told = [](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"run",          KVC_RECALL, "--prompt", "a",
+                                          "--max-tokens", "2",        "--policy"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramResult result = RunKvc(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_EQ(told({"snapkv:budget=64", "--head-scores", scores}),
+            "kvc: note: --head-scores changes nothing with --policy snapkv:budget=64\n");
+  EXPECT_EQ(told({"cokv:budget=64", "--table", table}),
+            "kvc: note: --table changes nothing with --policy cokv:budget=64\n");
+  EXPECT_EQ(told({"cokv:budget=64", "--head-scores", scores}), "");
+  EXPECT_EQ(told({"snapkv:budget=64,allocator=cokv", "--head-scores", scores}), "");
+  EXPECT_EQ(told({"snapkv:budget=64,kv=mixed", "--head-scores", scores}), "");
+  EXPECT_EQ(told({"table:window=8", "--table", table}), "");
+  EXPECT_EQ(told({"full", "--head-scores", scores, "--draft", "2", "--draft-policy", "cokv:budget=32"}), "");
+}
+
+TEST(ToolUsage, OptionsOfSomethingElseAreRefused) {
+  const std::string scores = KVC_SOURCE_DIR "/models/recall/head_scores.json";
+  const TemporaryFolder folder;
+  const std::string text = folder.Write("text.txt", "The code of Ada is 215."), out = folder.Path("out.svg");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"eval", KVC_RECALL, "--text", text, "--protocol", "prompt"}, "--protocol is for --data or --suite"},
+      {{"score-plot", scores, "--out", out, "--model", KVC_RECALL}, "--model is for --budget"},
+      {{"score-plot", scores, "--out", out, "--context", "100"}, "--context is for --budget"},
+      {{"tokenize", KVC_RECALL}, "tokenize needs --text TEXT or --file FILE"}};
+  for (const auto& [arguments, message] : cases) {
+    const ProgramResult result = RunKvc(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_NE(result.err.find(message), std::string::npos) << result.err;
+  }
+  EXPECT_EQ(RunKvc({"tokenize", KVC_RECALL, "--text", ""}).exit_code, 0) << "an empty text is one";
+}
+
 // What cannot be done is said before the work.
 TEST(ToolFailure, BeforeTheWork) {
   const std::string tasks = KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl";

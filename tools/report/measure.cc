@@ -79,10 +79,16 @@ ReportPoint PointOf(const std::string& spec, const QualitySums& sums, const Task
   return point;
 }
 
-// "snapkv:window=8" of "snapkv:window=8,budget=64".
+// "snapkv:window=8" of "snapkv:budget=64,window=8".
 std::string WithoutBudget(const std::string& spec) {
-  const size_t at = spec.rfind("budget");
-  return at == std::string::npos || at == 0 ? spec : spec.substr(0, at - 1);
+  const size_t options = std::min(spec.find(':'), spec.size());
+  std::string name = spec.substr(0, options);
+  for (size_t at = options, end = 0; at < spec.size(); at = end) {
+    end = std::min(spec.find(',', at + 1), spec.size());
+    const std::string option = spec.substr(at + 1, end - at - 1);
+    if (option.compare(0, 6, "budget") != 0) name += (name.size() == options ? ":" : ",") + option;
+  }
+  return name;
 }
 
 bool IsUtf8(const std::string& text) {
