@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What our documents say is there: links, the README's token table with its functions, the C example, every C block
-in the strict compiler, the ./dev commands. Usage: check_docs.py [SOURCE_DIR]"""
+"""What our documents say is there: links and the headings they name, the README's token table with its functions, the
+C example, every C block in the strict compiler, the ./dev commands. Usage: check_docs.py [SOURCE_DIR]"""
 import glob
 import os
 import re
@@ -17,11 +17,27 @@ def read(root, path):
         return file.read()
 
 
+def slug(heading):
+    """What GitHub makes of a heading's text: its anchor."""
+    text = re.sub(r"\]\([^)]*\)", "", heading).lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def anchors(root, path):
+    prose = re.sub(r"^```.*?^```", "", read(root, path), flags=re.M | re.S)
+    return {slug(heading) for heading in re.findall(r"^#+ +(.*?) *$", prose, re.M)}
+
+
 def check_links(root, path, text):
     prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)  # a lambda of C++ looks like a link
-    for target in re.findall(r"\]\(([^)#\s]+)", prose):
-        if not re.match(r"[a-z]+:", target) and not os.path.exists(os.path.join(root, os.path.dirname(path), target)):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?", prose):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = os.path.normpath(os.path.join(os.path.dirname(path), target)) if target else path
+        if not os.path.exists(os.path.join(root, file)):
             yield f"{path}: link to {target}, which does not exist"
+        elif anchor and file.endswith(".md") and anchor not in anchors(root, file):
+            yield f"{path}: link to {target}#{anchor}, and no heading there is called so"
 
 
 def check_commands(root, path, text):
