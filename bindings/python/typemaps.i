@@ -158,14 +158,20 @@ static void kvc_py_raise(kvc_status status) {
   $result = SWIG_Py_Void();
 }
 
+/* A signal's exception may come between a call that makes a handle and whoever would take it: a capsule that is dropped
+ * closes. TYPE_close of the interface takes that from it, before it frees. */
 %define KVC_HANDLE(TYPE)
+%{
+static void TYPE##_dropped(PyObject *capsule) { TYPE##_close((TYPE *)PyCapsule_GetPointer(capsule, #TYPE)); }
+%}
 %typemap(in) TYPE * {
   $1 = $input == Py_None ? NULL : (TYPE *)PyCapsule_GetPointer($input, #TYPE);
   if (!$1 && $input != Py_None) SWIG_fail;
+  if ($1 && strcmp("$symname", #TYPE "_close") == 0) PyCapsule_SetDestructor($input, NULL);
 }
 %typemap(in, numinputs=0) TYPE **OUT (TYPE *made = NULL) { $1 = &made; }
 %typemap(argout) TYPE **OUT {
-  $result = SWIG_Python_AppendOutput($result, PyCapsule_New(*$1, #TYPE, NULL));
+  $result = SWIG_Python_AppendOutput($result, PyCapsule_New(*$1, #TYPE, TYPE##_dropped));
 }
 %enddef
 KVC_HANDLE(kvc_model)

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence, Union
 
 from . import _flat
-from ._native import Handle, InvalidError, Owner, Status, fetch, fetch_bytes, fetch_text, numpy
+from ._native import Handle, InvalidError, Owner, Status, fetch, fetch_bytes, fetch_text, interruptible, numpy
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -140,7 +141,15 @@ class Model(Owner):
 
     def __init__(self, path: Path, device: str | None = None, *, threads: int = 0, memory_limit: int = 0,
                  trusted: bool = False) -> None:
-        self._open(_flat.kvc_model_open(os.fsencode(path), device, _model_params(threads, memory_limit, trusted)))
+        params = _model_params(threads, memory_limit, trusted)
+        self._load(_flat.kvc_model_open, _flat.kvc_loader_open, os.fsencode(path), device, params)
+
+    def _load(self, alone: Any, by_loader: Any, *arguments: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self._open(alone(*arguments))
+            return
+        with Loader() as loader:  # by which Ctrl-C, which comes to this thread only, ends it
+            self._open(loader._handle.call_long(by_loader, *arguments))
 
     def _open(self, pointer: Any, memory: object = None) -> None:
         self._handle = Handle(self, pointer, _flat.kvc_model_close, memory=memory)
@@ -150,9 +159,11 @@ class Model(Owner):
     @classmethod
     def from_fd(cls, fd: int, offset: int = 0, size: int = 0, device: str | None = None, *, threads: int = 0,
                 memory_limit: int = 0, trusted: bool = False) -> Model:
-        """From a part of an open file: size bytes from offset, 0 = to its end. It may be closed afterwards."""
+        """From a part of an open file: size bytes from offset, 0 = to its end. It is mapped where offset is a multiple
+        of 64, else read into memory. The file may be closed afterwards."""
         model = cls.__new__(cls)
-        model._open(_flat.kvc_model_open_fd(fd, offset, size, device, _model_params(threads, memory_limit, trusted)))
+        params = _model_params(threads, memory_limit, trusted)
+        model._load(_flat.kvc_model_open_fd, _flat.kvc_loader_open_fd, fd, offset, size, device, params)
         return model
 
     @classmethod
@@ -161,8 +172,8 @@ class Model(Owner):
         """From bytes, a mmap or any other buffer, which must not change while the model or a session of it is open. It
         is used where it is when it begins at a multiple of 64 bytes, as a mmap does, else copied once."""
         model = cls.__new__(cls)
-        kept = _aligned(memoryview(data).cast("B"))
-        model._open(_flat.kvc_model_open_memory(kept, device, _model_params(threads, memory_limit, trusted)), kept)
+        kept, params = _aligned(memoryview(data).cast("B")), _model_params(threads, memory_limit, trusted)
+        model._open(interruptible(lambda: _flat.kvc_model_open_memory(kept, device, params), None), kept)
         return model
 
     def close(self) -> None:
@@ -239,12 +250,12 @@ class Model(Owner):
         """Continues a session that Session.save wrote with this model."""
         from ._session import Session
         name = os.fsencode(path)
-        return Session(self, self._handle, lambda: self._handle.call(_flat.kvc_session_restore, name))
+        return Session(self, self._handle, lambda: self._handle.call_long(_flat.kvc_session_restore, name))
 
     def restore_memory(self, data: Any) -> Session:
         """Continues a session that Session.save_memory gave with this model."""
         from ._session import Session
-        return Session(self, self._handle, lambda: self._handle.call(_flat.kvc_session_restore_memory, data))
+        return Session(self, self._handle, lambda: self._handle.call_long(_flat.kvc_session_restore_memory, data))
 
 
 def _aligned(data: memoryview) -> memoryview:

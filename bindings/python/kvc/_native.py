@@ -171,6 +171,54 @@ def fetch_text(call: Callable[[Any], Any]) -> str:
     return fetch_bytes(4096, call).decode("utf-8", "replace")
 
 
+def interruptible(call: Callable[[], Any], stop: Callable[[Callable[[], None]], None] | None) -> Any:
+    """Makes a call that a signal's exception ends: stop(wait) cancels it and waits for its end. None: nothing can stop
+    it, and it is left to itself; what it makes then is dropped. Python runs handlers of signals in the main thread
+    between its own instructions only, so the call is made in another thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    result: list[Any] = []
+    failure: list[BaseException] = []
+    begun, done = threading.Lock(), threading.Lock()
+    done.acquire()
+    alone = False
+
+    def work() -> None:
+        if not begun.acquire(blocking=False):
+            return  # interrupted before: nobody waits for the call, and it is not made
+        try:
+            result.append(call())
+        except BaseException as failed:  # pylint: disable=broad-except
+            failure.append(failed)
+        finally:
+            done.release()
+
+    def wait() -> None:
+        # What was done is the state, the lock only wakes: a signal's exception can come right behind an acquire.
+        while not (result or failure):
+            done.acquire(timeout=0.1)
+
+    try:
+        try:
+            threading.Thread(target=work, name="kvc", daemon=True).start()
+        except RuntimeError:  # no more threads to be had
+            alone = True
+        if not alone:
+            wait()
+    except BaseException:
+        if not begun.acquire(blocking=False) and stop is not None:
+            stop(wait)
+        raise
+    if alone:
+        return call()
+    if failure:
+        try:
+            raise failure[0]
+        finally:
+            failure.clear()  # else the exception and this frame would keep each other alive
+    return result[0]
+
+
 class Handle:
     """What the library gave. It is given back by close(), or by the last call that still uses it then.
 
@@ -230,50 +278,8 @@ class Handle:
                 self._give_back()
 
     def call_long(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The same for what may take long: a signal's exception, as of Ctrl-C, cancels it. Python runs handlers of
-        signals in the main thread between its own instructions only, so the call is made in another thread."""
-        if threading.current_thread() is not threading.main_thread():
-            return self.call(function, *arguments)
-        result: list[Any] = []
-        failure: list[BaseException] = []
-        begun, done = threading.Lock(), threading.Lock()
-        done.acquire()
-        alone = False
-
-        def work() -> None:
-            if not begun.acquire(blocking=False):
-                return  # interrupted before: nobody waits for the call, and it is not made
-            try:
-                result.append(self.call(function, *arguments))
-            except BaseException as failed:  # pylint: disable=broad-except
-                failure.append(failed)
-            finally:
-                done.release()
-
-        def wait() -> None:
-            # What was done is the state, the lock only wakes: a signal's exception can come right behind an acquire.
-            while not (result or failure):
-                done.acquire(timeout=0.1)
-
-        try:
-            try:
-                threading.Thread(target=work, name="kvc", daemon=True).start()
-            except RuntimeError:  # no more threads to be had
-                alone = True
-            if not alone:
-                wait()
-        except BaseException:
-            if not begun.acquire(blocking=False):
-                self._stop(wait)
-            raise
-        if alone:
-            return self.call(function, *arguments)
-        if failure:
-            try:
-                raise failure[0]
-            finally:
-                failure.clear()  # else the exception and this frame would keep each other alive
-        return result[0]
+        """The same for what may take long: a signal's exception, as of Ctrl-C, ends it."""
+        return interruptible(lambda: self.call(function, *arguments), None if self.cancel is None else self._stop)
 
     def _stop(self, wait: Callable[[], None]) -> None:
         asked = False

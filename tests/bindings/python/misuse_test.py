@@ -3,9 +3,11 @@
 import array
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -232,6 +234,73 @@ class Misuse(Case):
             # Nothing of the library runs, as when it comes behind the last moment: the next call is not meant.
             self.interrupted(lambda: loader._handle.call_long(lambda pointer: time.sleep(0.2)))
             loader.open(STORIES).close()
+
+    def copy_of_a_model(self):
+        """A model file of this test alone, and how often it is mapped: once for every model or session of it."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(os.path.realpath(folder.name), "copy.kvc")
+        shutil.copyfile(STORIES, path)
+
+        def mapped():
+            with open("/proc/self/maps", encoding="utf-8") as file:
+                return file.read().count(path) > 0
+        return path, mapped
+
+    def test_keyboard_interrupt_while_something_opens(self):
+        path, mapped = self.copy_of_a_model()
+        with kvc.Model(path) as model, model.session() as session, open(path, "rb") as file:
+            self.assertTrue(mapped())
+            session.prefill([1, 2, 3])
+            saved, data = path + ".saved", session.save_memory()
+            session.save(saved)
+            whole = file.read()
+            calls = [lambda: kvc.Model(path), lambda: kvc.Model.from_fd(file.fileno()),
+                     lambda: kvc.Model.from_memory(whole), lambda: model.restore(saved),
+                     lambda: model.restore_memory(data)]
+            start = threading.Thread.start
+
+            def behind(thread):
+                start(thread)
+                raise KeyboardInterrupt
+
+            for call in calls:
+                with unittest.mock.patch.object(threading.Thread, "start", behind):
+                    self.assertRaises(KeyboardInterrupt, call)
+                call().close()  # as if nothing had been
+        while any(thread.name == "kvc" for thread in threading.enumerate()):
+            time.sleep(0.001)  # what nothing can stop ends by itself
+        gc.collect()
+        self.assertFalse(mapped())
+
+    def test_keyboard_interrupt_right_behind_a_call(self):
+        """What the call made is closed, though nobody took it."""
+        path, mapped = self.copy_of_a_model()
+
+        def dropped(name):
+            function = getattr(_flat, name)
+
+            def interrupted(*arguments):
+                function(*arguments)
+                raise KeyboardInterrupt
+            return unittest.mock.patch.object(_flat, name, interrupted)
+
+        with dropped("kvc_loader_open"):
+            self.assertRaises(KeyboardInterrupt, kvc.Model, path)
+        self.assertFalse(mapped())
+        for name, call in (("kvc_session_create", kvc.Model.session),
+                           ("kvc_session_restore_memory", lambda model: model.restore_memory(data))):
+            with kvc.Model(path) as model:
+                with model.session() as session:
+                    data = session.save_memory()
+                with dropped(name):
+                    self.assertRaises(KeyboardInterrupt, call, model)
+                self.assertTrue(mapped())
+            self.assertFalse(mapped(), name)  # a session would have kept it
+        model = kvc.Model(path)
+        pointer = model._handle.pointer
+        model.close()
+        del model, pointer  # and what was closed is not closed again
 
     def test_closed_by_a_signal_handler(self):
         session = self.model.session(on_full="evict")
