@@ -84,6 +84,10 @@ def main():
             expect(f"another version, {name}", output, 2, "is libkvc 99.0.0", "made for 0.")
             _, output = call(foreign)
             expect(f"foreign, {name}", output, 2, "libkvc's" if language == "csharp" else "no native library of libkvc")
+    if language == "java":
+        output = run([vm, "-Xcheck:jni", "-cp", f"{code}:{tests}", "LibraryTest", "IO"])
+        if output != "name IO\n":
+            sys.exit(f"the name of a status first:\n{output}")
 
 
 main()

@@ -49,6 +49,7 @@ public enum Status {
    * @return such as "IO", for KVC_E_IO
    */
   public String cName() {
+    NativeLibrary.load();
     byte[] name = Flat.kvc_status_name(code);
     return Utf8.decode(name, name.length);
   }
