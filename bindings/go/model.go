@@ -73,7 +73,8 @@ func OpenModel(path string, options *ModelOptions) (*Model, error) {
 	})
 }
 
-// OpenModelFile opens a part of an open file: size bytes from offset, 0 = to its end. The file may be closed behind it.
+// OpenModelFile opens a part of an open file: size bytes from offset, 0 = to its end. It is mapped where offset is a
+// multiple of 64, else read into memory. The file may be closed behind it.
 func OpenModelFile(file *os.File, offset, size int64, options *ModelOptions) (*Model, error) {
 	defer runtime.KeepAlive(file)
 	return options.open(func(device *byte, params flat.Kvc_model_params, out *uintptr) error {

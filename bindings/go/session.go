@@ -364,12 +364,12 @@ func (s *Session) SetSampling(sampling *Sampling) error {
 
 // SetLogitBias adds to the logits of these tokens before a step chooses; nil is none. -Inf: never.
 func (s *Session) SetLogitBias(biases map[int32]float32) error {
-	tokens, values := make([]int32, 0, len(biases)+1), make([]float32, 0, len(biases)+1)
+	tokens, values := make([]int32, 0, len(biases)), make([]float32, 0, len(biases))
 	for token, bias := range biases {
 		tokens, values = append(tokens, token), append(values, bias)
 	}
 	return s.alone(func(native uintptr) error {
-		return flat.Kvc_session_set_logit_bias(native, &tokens[:1][0], &values[:1][0], int32(len(biases)))
+		return flat.Kvc_session_set_logit_bias(native, tokens, values, int32(len(biases)))
 	})
 }
 
@@ -506,24 +506,17 @@ type BatchOptions struct {
 // there, or ErrClosed, and does not stop the others; err is for a batch that could not be.
 func BatchStep(sessions []*Session, options *BatchOptions, tokens []int32, errs []error) error {
 	return batch(sessions, options, tokens, errs,
-		func(natives []uintptr, params flat.Kvc_batch_params, statuses *int32) error {
-			return flat.Kvc_batch_step(natives, params, first(tokens), statuses)
+		func(natives []uintptr, params flat.Kvc_batch_params, statuses []int32) error {
+			return flat.Kvc_batch_step(natives, params, tokens, statuses)
 		})
 }
 
 // BatchLogits gives logits instead of tokens, one row of VocabSize a session, to choose from and Accept.
 func BatchLogits(sessions []*Session, options *BatchOptions, logits []float32, tokens []int32, errs []error) error {
 	return batch(sessions, options, tokens, errs,
-		func(natives []uintptr, params flat.Kvc_batch_params, statuses *int32) error {
-			return flat.Kvc_batch_logits(natives, params, logits, first(tokens), statuses)
+		func(natives []uintptr, params flat.Kvc_batch_params, statuses []int32) error {
+			return flat.Kvc_batch_logits(natives, params, logits, tokens, statuses)
 		})
-}
-
-func first(row []int32) *int32 {
-	if len(row) == 0 {
-		return nil
-	}
-	return &row[0]
 }
 
 // rows are the arguments of a batch, to be used again by the next.
@@ -535,7 +528,7 @@ type rows struct {
 var rowPool = sync.Pool{New: func() any { return &rows{} }}
 
 func batch(sessions []*Session, options *BatchOptions, tokens []int32, errs []error,
-	call func(natives []uintptr, params flat.Kvc_batch_params, statuses *int32) error) error {
+	call func(natives []uintptr, params flat.Kvc_batch_params, statuses []int32) error) error {
 	if len(tokens) < len(sessions) || errs != nil && len(errs) < len(sessions) {
 		return invalid("%d sessions, but room for %d tokens and %d errors", len(sessions), len(tokens), len(errs))
 	}
@@ -561,7 +554,7 @@ func batch(sessions []*Session, options *BatchOptions, tokens []int32, errs []er
 		defer flat.DeleteKvc_batch_params(params)
 		params.SetPrompt_tokens(options.PromptTokens)
 	}
-	if err := call(r.natives, params, first(r.statuses)); err != nil {
+	if err := call(r.natives, params, r.statuses); err != nil {
 		return checked(err)
 	}
 	for i, status := range r.statuses {

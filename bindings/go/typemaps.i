@@ -1,6 +1,6 @@
-/* Go: handles are uintptr, arrays are slices and are not copied, a kvc_status comes back as an error that has its text.
- * All of it stands in the package internal/flat, which only the facade imports; internal/flat/failure.go is the other
- * half of the errors. */
+/* Go: handles are uintptr, arrays are slices, not copied (assemble.cmake says how), a kvc_status comes back as an error
+ * that has its text. All of it stands in the package internal/flat, which only the facade imports;
+ * internal/flat/failure.go is the other half of the errors. */
 %go_import("strings")
 %insert(runtime) %{
 /* A failed call as the one value that its function returns: "STATUS text", made on the thread of the call, since the
@@ -89,15 +89,21 @@ KVC_SLICE(float32, float *, BUF, int64_t, CAP)
 KVC_SLICE(byte, uint8_t *, BUF, int64_t, CAP)
 KVC_SLICE(uintptr, kvc_session *const *, SESSIONS, int32_t, N)
 
-/* One number, or the first of as many as another parameter says. */
+/* As many as another parameter says. */
+%define KVC_ROW(GO, POINTER, P)
+%typemap(gotype) POINTER P "[]" #GO
+%typemap(in) POINTER P %{ $1 = $input.array; %}
+%enddef
+KVC_ROW(int32, const int32_t *, IN_ROW)
+KVC_ROW(float32, const float *, IN_ROW)
+KVC_ROW(int32, int32_t *, OUT_ROW)
+KVC_ROW(int32, kvc_status *, OUT_ROW)
+
+/* One number, which lies in no memory of a caller's. */
 %define KVC_POINTER(GO, POINTER, P)
 %typemap(gotype) POINTER P "*" #GO
 %typemap(in) POINTER P %{ $1 = (void *)$input; %}
 %enddef
-KVC_POINTER(int32, const int32_t *, IN_ROW)
-KVC_POINTER(float32, const float *, IN_ROW)
-KVC_POINTER(int32, int32_t *, OUT_ROW)
-KVC_POINTER(int32, kvc_status *, OUT_ROW)
 KVC_POINTER(int32, int32_t *, N_OUT)
 KVC_POINTER(int64, int64_t *, N_OUT)
 KVC_POINTER(int32, int32_t *, OUT)

@@ -39,6 +39,59 @@ func TestConstants(t *testing.T) {
 	}
 }
 
+// Slices may be parts of something that has pointers.
+func TestSlicesOfStructs(t *testing.T) {
+	type turn struct {
+		name    *string
+		ids     [64]int32
+		logits  [2048]float32
+		batch   [1]int32
+		mask    [64]int32
+		text    []string
+		spoken  [1 << 20]byte
+		answers map[string]int
+	}
+	name := "Ada"
+	it := &turn{name: &name, text: []string{story}, answers: map[string]int{}}
+	n := copy(it.ids[:], tokens(t, story))
+	text, err := model.Detokenize(it.ids[:n])
+	must(t, err)
+	if !strings.Contains(story, text[1:]) || len(text) < 40 {
+		t.Error(text)
+	}
+	s, other := session(t, nil, nil), session(t, nil, nil)
+	must(t, s.Prefill(ctx, it.ids[:n]))
+	must(t, other.Append(ctx, tokens(t, story)[:n]))
+	wanted, err := other.Logits(ctx, make([]float32, 2048))
+	must(t, err)
+	logits, err := s.Logits(ctx, it.logits[:])
+	must(t, err)
+	if !reflect.DeepEqual(logits, wanted) {
+		t.Error("other logits")
+	}
+	must(t, kvc.BatchLogits([]*kvc.Session{s}, nil, it.logits[:], it.batch[:], nil))
+	must(t, kvc.BatchStep([]*kvc.Session{s}, nil, it.batch[:], nil))
+	if first := answer(t, other, 1); first[0] != it.batch[0] {
+		t.Error(first, it.batch)
+	}
+	for i := range it.mask {
+		it.mask[i] = -1
+	}
+	must(t, s.SetTokenMask(it.mask[:]))
+	_, err = s.StepDraft(ctx, it.ids[:3])
+	must(t, err)
+	_, err = kvc.DraftLookup(it.ids[:n], 8, 3)
+	must(t, err)
+	data, err := s.SaveBytes()
+	must(t, err)
+	again, err := model.RestoreBytes(it.spoken[:copy(it.spoken[:], data)])
+	must(t, err)
+	must(t, again.Close())
+	if *it.name != "Ada" || it.text[0] != story || it.answers == nil {
+		t.Error("the rest of it")
+	}
+}
+
 func TestLibrary(t *testing.T) {
 	if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(kvc.Version()) || kvc.SchemaVersion() < 1 {
 		t.Error(kvc.Version(), kvc.SchemaVersion())
