@@ -47,6 +47,7 @@ public sealed class Policy : IDisposable {
 /// <summary>Weights and tokenizer. Never changes, and any number of threads may use it.</summary>
 public sealed partial class Model : IDisposable {
   private readonly ModelHandle handle;
+  private volatile object beginsWithBos;  // null: not asked yet
 
   internal Model(ModelHandle handle) { this.handle = handle; }
 
@@ -116,6 +117,17 @@ public sealed partial class Model : IDisposable {
     }
     Array.Resize(ref tokens, n);
     return tokens;
+  }
+
+  /// <summary>Token ids of a text that begins a session, with BOS before it where the model wants one.</summary>
+  public int[] Prompt(string text) {
+    byte[] bytes = Utf8.Encode(text, "text");
+    object begins = beginsWithBos;
+    if (begins == null) {
+      // Written by the library; inside its strings each quote is escaped.
+      beginsWithBos = begins = !Describe().Contains("\"add_bos\":false");
+    }
+    return Tokenize(bytes, (bool)begins ? TokenizeFlags.AddBos : TokenizeFlags.None);
   }
 
   /// <summary>Token ids to text; bytes that are no UTF-8 come as U+FFFD.</summary>

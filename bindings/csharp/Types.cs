@@ -47,7 +47,7 @@ public sealed class KvcException : Exception {
 public enum TokenizeFlags {
   /// <summary>None.</summary>
   None = 0,
-  /// <summary>Begin with the token that the model wants at the beginning.</summary>
+  /// <summary>Begin with BOS, whether the model wants one or not; Model.Prompt asks it.</summary>
   AddBos = Flat.KVC_ADD_BOS,
   /// <summary>Special tokens in the text count as such.</summary>
   ParseSpecial = Flat.KVC_PARSE_SPECIAL,

@@ -4,7 +4,7 @@
 //
 //   kvc::Model model("model.kvc");
 //   kvc::Session session(model, kvc::Policy("cokv:budget=128"));
-//   session.prefill(model.tokenize("Once upon a time", KVC_ADD_BOS));
+//   session.prefill(model.prompt("Once upon a time"));
 //   session.generate(200, [](const std::string& text) { std::cout << text << std::flush; return true; });
 //
 // Every call that fails throws kvc::Error. Built without exceptions it returns an empty value (a handle is
@@ -249,6 +249,13 @@ class Model {
     }
     out.resize(detail::check(status) ? static_cast<std::size_t>(n) : 0);
     return out;
+  }
+  // Of a text that begins a session, with BOS before it where the model wants one, which KVC_ADD_BOS does
+  // not ask.
+  Tokens prompt(const std::string& text) const {
+    const std::string about = describe();  // written by the library; inside its strings each quote is escaped
+    if (last_status() != KVC_OK) return Tokens();
+    return tokenize(text, about.find("\"add_bos\":false") == std::string::npos ? KVC_ADD_BOS : 0);
   }
   std::string detokenize(const Tokens& tokens) const {
     return detail::buffer<std::string>([&](char* out, int32_t cap, int32_t* n) {

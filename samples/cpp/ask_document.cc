@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   try {
     const kvc::Model model(argv[1]);
     kvc::Session document(model, kvc::Policy(argv[2]));
-    document.prefill(model.tokenize(text, KVC_ADD_BOS));
+    document.prefill(model.prompt(text));
     const kvc_session_stats stats = document.stats();
     std::cout << stats.n_prompt << " tokens in " << (stats.cache_bytes >> 10) << " KiB instead of "
               << (stats.cache_bytes_full >> 10) << "\n";

@@ -19,7 +19,7 @@ static class AskDocument {
     using (Model model = Model.Open(args[0]))
     using (Policy policy = new Policy(args[1]))
     using (Session document = model.NewSession(policy)) {
-      document.Prefill(model.Tokenize(File.ReadAllText(args[2]), TokenizeFlags.AddBos));
+      document.Prefill(model.Prompt(File.ReadAllText(args[2])));
       SessionStats stats = document.Stats();
       output.Write("{0} tokens in {1} KiB instead of {2}\n", stats.Prompt, stats.CacheBytes >> 10,
                    stats.CacheBytesFull >> 10);

@@ -25,7 +25,7 @@ public final class AskDocument {
     try (Model model = Model.open(args[0]);
          Policy policy = Policy.of(args[1]);
          Session document = model.newSession(policy)) {
-      document.prefill(model.tokenize(text, Model.ADD_BOS));
+      document.prefill(model.prompt(text));
       out.printf("%d tokens in %d KiB instead of %d\n", document.stats().nPrompt, document.stats().cacheBytes >> 10,
           document.stats().cacheBytesFull >> 10);
       for (int i = 3; i < args.length; ++i) {

@@ -1,4 +1,4 @@
-// kvc.hpp with a model: what a program should not do, and what happens to it. Usage: cpp_misuse MODEL
+// kvc.hpp with a model: what a program should not do, and what happens to it. Usage: cpp_misuse MODEL NO_BOS
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -83,6 +83,16 @@ void MovedAway(const kvc::Model& model) {
   Fails(KVC_E_INVALID, "a plan with it", [&] { model.plan(&policy, nullptr, 9); });
 }
 
+// NO_BOS was trained without the token that ADD_BOS puts before a text whatever the model.
+void Prompts(const kvc::Model& model, const std::string& no_bos_path) {
+  const std::string text = "Once upon a time";
+  Expect(model.prompt(text) == model.tokenize(text, KVC_ADD_BOS), "a prompt begins with BOS");
+  Expect(model.prompt("").size() == 1, "and so does nothing");
+  const kvc::Model no_bos(no_bos_path);
+  Expect(no_bos.tokenize(text, KVC_ADD_BOS).size() == no_bos.tokenize(text).size() + 1, "there is one");
+  Expect(no_bos.prompt(text) == no_bos.tokenize(text), "but this model does not want it");
+}
+
 // Whatever a model comes from, all that kvc_model_params holds counts.
 void WaysToOpen(const std::string& path, const kvc::Tokens& prompt) {
   std::ifstream file(path, std::ios::binary);
@@ -111,12 +121,13 @@ void WaysToOpen(const std::string& path, const kvc::Tokens& prompt) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  if (argc != 3) return 2;
   kvc::Model model(argv[1]);
-  const kvc::Tokens prompt = model.tokenize("Once upon a time", KVC_ADD_BOS);
+  const kvc::Tokens prompt = model.prompt("Once upon a time");
   kvc::Session session(model);
   session.prefill(prompt);
   Names(argv[1], model, session);
+  Prompts(model, argv[2]);
   EmptyArrays(model, session);
   Exceptions(model, prompt);
   MovedAway(model);

@@ -10,6 +10,7 @@ using Kvc;
 static class Checks {
   internal const string Story = "Ada lives in Paris. The code of Robin is 386. Ada lives in";
   internal static readonly string Recall = Environment.GetEnvironmentVariable("KVC_RECALL");
+  internal static readonly string NoBos = Environment.GetEnvironmentVariable("KVC_NO_BOS");
   private static int passed, failed;
 
   private static int Main(string[] args) {

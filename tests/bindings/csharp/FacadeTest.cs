@@ -16,6 +16,7 @@ static class FacadeTest {
     policy = new Policy("cokv:budget=64,window=8");
     Checks.Test("library", LibraryItself);
     Checks.Test("model", ModelItself);
+    Checks.Test("where a text begins", Begins);
     Checks.Test("ways to open", WaysToOpen);
     Checks.Test("loader", LoaderItself);
     Checks.Test("policies", Policies);
@@ -58,6 +59,18 @@ static class FacadeTest {
     Checks.Equal("", model.Detokenize());
     string longText = string.Concat(Enumerable.Repeat("word ", 5000));
     Checks.Equal(longText, model.Detokenize(model.Tokenize(longText)));
+  }
+
+  // One model was trained with BOS at the beginning, the other without; both have it.
+  private static void Begins() {
+    Func<int[], string> line = tokens => string.Join(" ", tokens);
+    Checks.Equal(line(model.Tokenize(Checks.Story, TokenizeFlags.AddBos)), line(model.Prompt(Checks.Story)));
+    Checks.Equal(1, model.Prompt("").Length);
+    using (Model other = Model.Open(Checks.NoBos)) {
+      int[] bare = other.Tokenize(Checks.Story);
+      Checks.Equal(bare.Length + 1, other.Tokenize(Checks.Story, TokenizeFlags.AddBos).Length);
+      for (int i = 0; i < 2; ++i) Checks.Equal(line(bare), line(other.Prompt(Checks.Story)));
+    }
   }
 
   private static string AnswerOf(Model other) {

@@ -10,6 +10,7 @@ import java.util.stream.Stream;
 /** What the test programs share: a few checks, the models, the count at the end. */
 final class Checks {
   static final String RECALL = System.getenv("KVC_RECALL");
+  static final String NO_BOS = System.getenv("KVC_NO_BOS");
   static final String STORY = "Ada lives in Paris. The code of Robin is 386. Ada lives in";
 
   private static int failed;

@@ -34,6 +34,7 @@ public final class FacadeTest {
     policy = Policy.of("cokv:budget=64,window=8");
     Checks.test("library", FacadeTest::library);
     Checks.test("model", FacadeTest::model);
+    Checks.test("where a text begins", FacadeTest::begins);
     Checks.test("ways to open", FacadeTest::waysToOpen);
     Checks.test("loader", FacadeTest::loader);
     Checks.test("policies", FacadeTest::policies);
@@ -84,6 +85,18 @@ public final class FacadeTest {
     StringBuilder longText = new StringBuilder();
     for (int i = 0; i < 5000; ++i) longText.append("word ");
     Checks.equal(longText.toString(), model.detokenize(model.tokenize(longText.toString(), 0)));
+  }
+
+  /** One model was trained with BOS at the beginning, the other without; both have it. */
+  private static void begins() {
+    int[] begun = model.tokenize(Checks.STORY, Model.ADD_BOS);
+    Checks.equal(Arrays.toString(begun), Arrays.toString(model.prompt(Checks.STORY)));
+    Checks.equal(1, model.prompt("").length);
+    try (Model other = Model.open(Checks.NO_BOS)) {
+      int[] bare = other.tokenize(Checks.STORY, 0);
+      Checks.equal(bare.length + 1, other.tokenize(Checks.STORY, Model.ADD_BOS).length);
+      for (int i = 0; i < 2; ++i) Checks.equal(Arrays.toString(bare), Arrays.toString(other.prompt(Checks.STORY)));
+    }
   }
 
   private static String answerOf(Model other) {

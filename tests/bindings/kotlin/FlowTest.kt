@@ -16,7 +16,7 @@ fun <T> withSession(body: suspend (Model, Session) -> T): T =
     Model.open(System.getenv("KVC_RECALL")).use { model ->
         Policy.of("snapkv:budget=64,window=8").use { policy ->
             model.newSession(policy).use { session ->
-                session.prefill(*model.tokenize(STORY, Model.ADD_BOS))
+                session.prefill(*model.prompt(STORY))
                 runBlocking { body(model, session) }
             }
         }

@@ -6,7 +6,7 @@ import java.util.Objects;
 
 /** Weights and tokenizer. Never changes, and any number of threads may use it. */
 public final class Model implements AutoCloseable {
-  /** For {@link #tokenize}: begin with the token that the model wants at the beginning. */
+  /** For {@link #tokenize}: begin with BOS, whether the model wants one or not; {@link #prompt} asks it. */
   public static final int ADD_BOS = Flat.KVC_ADD_BOS;
   /** For {@link #tokenize}: special tokens in the text count as such. */
   public static final int PARSE_SPECIAL = Flat.KVC_PARSE_SPECIAL;
@@ -14,6 +14,7 @@ public final class Model implements AutoCloseable {
   public static final int CONTINUE = Flat.KVC_CONTINUE;
 
   final Ref ref;
+  private volatile Boolean beginsWithBos;  // null: not asked yet
 
   private Model(long handle, Object memory) {
     ref = new Ref(this, "model", handle, Flat::kvc_model_close, null, memory);
@@ -147,6 +148,22 @@ public final class Model implements AutoCloseable {
       while (Flat.kvc_tokenize(h, text, flags, tokens, n) != Flat.KVC_OK) tokens = new int[n[0]];
       return Arrays.copyOf(tokens, n[0]);
     });
+  }
+
+  /**
+   * Token ids of a text that begins a session, with BOS before it where the model wants one.
+   *
+   * @param text the text; special tokens in it are text
+   * @return the ids
+   */
+  public int[] prompt(String text) {
+    byte[] bytes = Utf8.encode(text, "text");
+    Boolean begins = beginsWithBos;
+    if (begins == null) {
+      // Written by the library; inside its strings each quote is escaped.
+      beginsWithBos = begins = !describe().contains("\"add_bos\":false");
+    }
+    return tokenize(bytes, begins ? ADD_BOS : 0);
   }
 
   /**
