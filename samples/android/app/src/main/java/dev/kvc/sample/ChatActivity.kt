@@ -24,16 +24,22 @@ class ChatActivity : Activity(), CoroutineScope by MainScope() {
         val text = findViewById<TextView>(R.id.text)
         val button = findViewById<Button>(R.id.button)
         launch {
+            // A turned phone ends this activity; what withContext returns is lost then, though the model is open.
+            var opened: Chat? = null
             try {
-                chat = withContext(Dispatchers.Default) {
+                withContext(Dispatchers.Default) {
                     assets.openFd("model.kvc").use {
-                        Chat(it.parcelFileDescriptor.fd, it.startOffset, it.length)
+                        opened = Chat(it.parcelFileDescriptor.fd, it.startOffset, it.length)
                     }
                 }
+                chat = opened
+                opened = null
                 text.text = ""
                 button.isEnabled = true
             } catch (e: Exception) {
                 text.text = e.message
+            } finally {
+                opened?.close()
             }
         }
         button.setOnClickListener { if (answer?.isActive == true) chat?.stop() else ask() }
