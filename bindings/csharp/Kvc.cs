@@ -61,8 +61,9 @@ public sealed partial class Model : IDisposable {
     }
   }
 
-  /// <summary>Opens a model inside an open file: bytes from offset, 0: to its end. The descriptor stays the caller's
-  /// and may be closed after the call.</summary>
+  /// <summary>Opens a model inside an open file: bytes from offset, 0: to its end. It is mapped where offset is a
+  /// multiple of 64, else read into memory. The descriptor stays the caller's, who may close it after the
+  /// call.</summary>
   public static Model Open(int descriptor, long offset, long bytes, ModelParams with = null) {
     Library.Load();
     using (kvc_model_params raw = ModelParams.Raw(with)) {

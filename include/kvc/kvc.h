@@ -166,7 +166,8 @@ KVC_API kvc_status  kvc_device_measure(int32_t index, double *out_bytes_per_seco
  * for; KVC_E_MEMORY.  [any] */
 KVC_API kvc_status  kvc_model_open(const char *path, const char *device,
                                    const kvc_model_params *params, kvc_model **out_model);
-/* The same from a part of an open file (an asset inside a package): n_bytes from offset; 0 = to its end.
+/* The same from a part of an open file (an asset inside a package): n_bytes from offset; 0 = to its end. It is mapped
+ * where offset is a multiple of 64; else it is read into memory, which counts against memory_limit, and the log warns.
  * The descriptor stays the caller's and may be closed after the call. */
 KVC_API kvc_status  kvc_model_open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const char *device,
                                       const kvc_model_params *params, kvc_model **out_model);
@@ -361,8 +362,9 @@ KVC_API kvc_status  kvc_session_restore_memory(kvc_model *model, const uint8_t *
  * DEBUG: what compression left of a prompt. INFO: a model opened; a session saved, restored; one that is full and from
  * now on drops entries (on_full); whether cuBLASLt multiplies prompts. WARNING: fewer threads than asked for, an
  * unknown instruction set in KVC_ISA, a cuBLASLt that fails, a GPU that takes kernels one by one, max_tokens beyond the
- * trained context, a call that fails with KVC_E_MEMORY. ERROR: nothing so far; what fails is in the status and
- * kvc_last_error(). Names and figures, never text or tokens; for people: the words may change. */
+ * trained context, a model that is read as its offset cannot be mapped, a call that fails with KVC_E_MEMORY. ERROR:
+ * nothing so far; what fails is in the status and kvc_last_error(). Names and figures, never text or tokens; for people:
+ * the words may change. */
 typedef void (*kvc_log_fn)(void *user, int32_t level, const char *text);
 KVC_API void        kvc_set_log(int32_t min_level, kvc_log_fn fn, void *user);  /* [any] */
 #endif

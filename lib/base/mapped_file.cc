@@ -4,9 +4,15 @@
 #include <utility>
 
 #include "lib/base/file_names.h"
+#include "lib/base/log.h"
 #include "lib/base/system_memory.h"
 
 namespace kvc {
+namespace {
+
+constexpr int64_t kAlignment = 64;  // of data(), which a mapping has where the file has it
+
+}  // namespace
 
 MappedFile::~MappedFile() {
   if (map_ != nullptr) UnmapFile(map_, map_bytes_);
@@ -46,7 +52,11 @@ Result<MappedFile> MappedFile::FromFd(int fd, int64_t offset, int64_t n_bytes, c
   file.size_ = n_bytes > 0 ? n_bytes : file_bytes - offset;
   if (file.size_ == 0) return file;
   const int64_t skip = offset % MapOffsetUnit();
-  if (skip % 64 == 0) {
+  if (skip % kAlignment != 0) {
+    Log(kLogWarning, "%s: %lld bytes are read into memory, as offset %lld is no multiple of %lld: not mapped",
+        name.c_str(), static_cast<long long>(file.size_), static_cast<long long>(offset),
+        static_cast<long long>(kAlignment));
+  } else {
     void* map = MapFile(fd, offset - skip, file.size_ + skip);
     if (map != nullptr) {
       file.map_ = map, file.map_bytes_ = file.size_ + skip;

@@ -22,7 +22,8 @@ class MappedFile {
   // The whole file. kIo with path and reason when it is missing, not readable or not a regular file.
   static Result<MappedFile> Open(const std::string& path, MemoryMeter* meter);
   // n_bytes from offset of an open file, 0 = to its end; the file's position does not change and fd stays the
-  // caller's. `name` goes into messages. kInvalid: offset or n_bytes negative, kIo: outside the file.
+  // caller's. `name` goes into messages. From an offset that is no multiple of 64 it is read, with a warning
+  // in the log. kInvalid: offset or n_bytes negative, kIo: outside the file.
   static Result<MappedFile> FromFd(int fd, int64_t offset, int64_t n_bytes, const std::string& name,
                                    MemoryMeter* meter);
 

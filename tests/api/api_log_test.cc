@@ -1,7 +1,9 @@
 // kvc_set_log: which lines come, at which level, how often; that none comes unasked; from many threads at
 // once.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -95,6 +97,31 @@ TEST_F(Log, AnOpenedModelIsOneLine) {
   Listen(KVC_LOG_WARNING);
   kvc_model_close(OpenTiny());
   Expect({}, "");
+}
+
+// Tools for Android's packages align to 4 bytes what they store; only a multiple of 64 can be mapped.
+TEST_F(Log, AModelThatIsReadAndNotMapped) {
+  int64_t n = 0;
+  const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
+  for (const int64_t offset : {4096, 4100, 64, 36}) {
+    const std::string path = test_path("package.bin");
+    std::ofstream file(path, std::ios::binary);
+    file << std::string(static_cast<size_t>(offset), '.');
+    file.write(reinterpret_cast<const char*>(bytes), n);
+    file.close();
+    const int fd = ::open(path.c_str(), O_RDONLY);
+    kvc_model* model = nullptr;
+    EXPECT_EQ(kvc_model_open_fd(fd, offset, n, nullptr, nullptr, &model), KVC_OK) << kvc_last_error();
+    ::close(fd);
+    kvc_model_close(model);
+    if (offset % 64 == 0) {
+      Expect({KVC_LOG_INFO}, "opened");
+    } else {
+      const std::string line = Expect({KVC_LOG_WARNING, KVC_LOG_INFO}, "read into memory");
+      EXPECT_NE(line.find("offset " + std::to_string(offset) + " is no multiple of 64"), std::string::npos)
+          << line;
+    }
+  }
 }
 
 TEST_F(Log, NothingWithoutACallback) {

@@ -14,7 +14,7 @@ android {
         versionName = "1"
         ndk { abiFilters += listOf("arm64-v8a", "x86_64") }
     }
-    // A model that is stored as it is can be mapped from the package.
+    // Weights hardly become smaller.
     androidResources { noCompress += "kvc" }
     compileOptions {
         sourceCompatibility = JavaVersion.VERSION_17

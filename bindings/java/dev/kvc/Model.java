@@ -58,7 +58,8 @@ public final class Model implements AutoCloseable {
   }
 
   /**
-   * Opens a model inside an open file, such as an asset of an Android package that is not compressed.
+   * Opens a model inside an open file, such as an asset of an Android package that is not compressed. It is mapped
+   * where offset is a multiple of 64, else read into memory.
    *
    * @param fd descriptor, which stays the caller's and may be closed after the call
    * @param offset where the model begins

@@ -3,6 +3,7 @@ package android.app;
 import android.content.res.AssetManager;
 import android.os.Bundle;
 import android.view.View;
+import java.io.File;
 
 public class Activity {
   protected void onCreate(Bundle state) {}
@@ -16,6 +17,14 @@ public class Activity {
   }
 
   public AssetManager getAssets() {
+    return null;
+  }
+
+  public File getFilesDir() {
+    return null;
+  }
+
+  public String getPackageCodePath() {
     return null;
   }
 

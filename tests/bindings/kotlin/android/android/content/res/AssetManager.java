@@ -1,9 +1,10 @@
 package android.content.res;
 
 import java.io.IOException;
+import java.io.InputStream;
 
 public final class AssetManager {
-  public AssetFileDescriptor openFd(String name) throws IOException {
+  public InputStream open(String name) throws IOException {
     throw new IOException(name);
   }
 }

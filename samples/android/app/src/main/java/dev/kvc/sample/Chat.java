@@ -14,9 +14,9 @@ import java.util.stream.Stream;
 public final class Chat implements AutoCloseable {
   private final Session session;
 
-  /** Takes long: not on the main thread. The descriptor may be closed after it. */
-  public Chat(int descriptor, long offset, long bytes) {
-    try (Model model = Model.open(descriptor, offset, bytes, null);
+  /** Takes long: not on the main thread. */
+  public Chat(String path) {
+    try (Model model = Model.open(path);
          Policy policy = Policy.of("snapkv:budget=512")) {
       session = model.newSession(policy, new SessionParams().onFull(SessionParams.OnFull.SLIDE));
     }

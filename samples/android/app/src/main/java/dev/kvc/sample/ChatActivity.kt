@@ -5,6 +5,7 @@ import android.os.Bundle
 import android.widget.Button
 import android.widget.EditText
 import android.widget.TextView
+import java.io.File
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
@@ -27,11 +28,7 @@ class ChatActivity : Activity(), CoroutineScope by MainScope() {
             // A turned phone ends this activity; what withContext returns is lost then, though the model is open.
             var opened: Chat? = null
             try {
-                withContext(Dispatchers.Default) {
-                    assets.openFd("model.kvc").use {
-                        opened = Chat(it.parcelFileDescriptor.fd, it.startOffset, it.length)
-                    }
-                }
+                withContext(Dispatchers.Default) { opened = Chat(modelFile().path) }
                 chat = opened
                 opened = null
                 text.text = ""
@@ -43,6 +40,20 @@ class ChatActivity : Activity(), CoroutineScope by MainScope() {
             }
         }
         button.setOnClickListener { if (answer?.isActive == true) chat?.stop() else ask() }
+    }
+
+    /**
+     * The model as a file of its own, copied from the package once after each installation. In the package it begins at
+     * any multiple of 4 bytes, and libkvc maps only what begins at one of 64: the rest it would read into memory.
+     */
+    private fun modelFile(): File = synchronized(ChatActivity::class.java) {
+        val file = File(filesDir, "model.kvc")
+        if (file.lastModified() < File(packageCodePath).lastModified()) {
+            val part = File(filesDir, "model.part")
+            assets.open("model.kvc").use { from -> part.outputStream().use { from.copyTo(it) } }
+            check(part.renameTo(file)) { "$file cannot be written" }
+        }
+        file
     }
 
     private fun ask() {

@@ -1,7 +1,0 @@
-package android.os;
-
-public class ParcelFileDescriptor {
-  public int getFd() {
-    return -1;
-  }
-}
