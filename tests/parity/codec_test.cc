@@ -341,6 +341,45 @@ TEST(CodecParity, ScalesBeyondHalvesAreLimited) {
   }
 }
 
+// One of them spoils its group, whose scale is a NaN: what is computed of it is none either.
+TEST(CodecParity, WhatIsNoNumberIsReadAsNone) {
+  for (KvType type : {KvType::kInt8, KvType::kInt4}) {
+    for (int32_t group : {8, 40, 64}) {
+      const VectorFormat format = {type, 3 * group, group};
+      for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
+        for (int32_t at : {group, group + 3, 2 * group - 1}) {
+          Random random(static_cast<uint64_t>(at));
+          std::vector<float> x = random.Floats(format.d, -4, 4), back(x.size());
+          const Coded sound = Encode(ReferenceKernels(), format, x.data(), 1);
+          x[static_cast<size_t>(at)] = bad;
+          const Coded reference = Encode(ReferenceKernels(), format, x.data(), 1);
+          for (const KernelTable* table : Tables()) {
+            const Coded stored = Encode(*table, format, x.data(), 1);
+            EXPECT_EQ(reference.codes, stored.codes) << Name(table, format);
+            EXPECT_EQ(reference.scales, stored.scales) << Name(table, format);
+            EXPECT_EQ(sound.scales[0], stored.scales[0]) << Name(table, format);
+            EXPECT_EQ(sound.scales[2], stored.scales[2]) << Name(table, format);
+            Decode(*table, format, stored, 1, back.data());
+            for (int32_t i = 0; i < format.d; ++i)
+              EXPECT_EQ(i / group == 1, std::isnan(back[static_cast<size_t>(i)])) << Name(table, format);
+          }
+        }
+      }
+    }
+    constexpr int32_t kRows = 5, kD = 16;
+    std::vector<float> x(kRows * kD, 0.5f), back(x.size());
+    x[2 * kD + 7] = NAN, x[4 * kD + 12] = -INFINITY;
+    std::vector<uint8_t> codes(static_cast<size_t>(kRows * CodeBytes(type, kD)));
+    std::vector<uint16_t> scales(kD);
+    for (const KernelTable* table : Tables()) {
+      table->encode_key_block(type, x.data(), kRows, kD, codes.data(), scales.data());
+      table->decode_key_block(type, codes.data(), scales.data(), kRows, kD, back.data());
+      for (int32_t i = 0; i < kRows * kD; ++i)
+        EXPECT_EQ(i % kD == 7 || i % kD == 12, std::isnan(back[static_cast<size_t>(i)])) << table->name;
+    }
+  }
+}
+
 TEST(QuantizeRowParity, SameBitsHalfAStepAndZeros) {
   for (int32_t group : {8, 16, 32, 40, 64, 128, 512}) {
     Random random(static_cast<uint64_t>(group));
@@ -369,6 +408,38 @@ TEST(QuantizeRowParity, SameBitsHalfAStepAndZeros) {
       for (size_t i = 0; i < x.size(); ++i) {
         const double step = scales[i / static_cast<size_t>(group)];
         ASSERT_NEAR(x[i], codes[i] * step, step * 0.50001) << table->name << " group " << group;
+      }
+    }
+  }
+}
+
+// The products of a group that one of them has spoilt are NaN in every row, those of other tokens are not.
+TEST(QuantizeRowParity, WhatIsNoNumberSpoilsItsGroup) {
+  for (int32_t group : {8, 32, 40, 128}) {
+    const MatMulCase shape = {WeightType::kInt8, 5, 2 * group, group, 3};
+    for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
+      for (int32_t at : {0, 3, group - 1}) {
+        MatMulData data(shape);
+        std::vector<float> x(data.args.x, data.args.x + 3 * shape.cols);
+        x[static_cast<size_t>(shape.cols + group + at)] = bad;
+        for (const KernelTable* table : Tables()) {
+          std::vector<int8_t> codes(x.size(), 77);
+          std::vector<float> scales(6);
+          std::vector<int32_t> sums(6, 77);
+          for (size_t t = 0; t < 3; ++t)
+            table->quantize_row(&x[t * static_cast<size_t>(shape.cols)], shape.cols, group,
+                                &codes[t * static_cast<size_t>(shape.cols)], &scales[2 * t], &sums[2 * t]);
+          for (size_t g = 0; g < 6; ++g) EXPECT_EQ(g == 3, std::isnan(scales[g])) << table->name;
+          EXPECT_EQ(sums[3], 0) << table->name;
+          EXPECT_EQ(std::vector<int8_t>(&codes[static_cast<size_t>(3 * group)],
+                                        &codes[static_cast<size_t>(3 * group)] + group),
+                    std::vector<int8_t>(static_cast<size_t>(group)))
+              << table->name;
+          MatMulArgs a = data.args;
+          a.x = x.data(), a.xq = codes.data(), a.xs = scales.data(), a.sums = sums.data();
+          table->matmul(a);
+          for (size_t i = 0; i < 15; ++i) EXPECT_EQ(i / 5 == 1, std::isnan(data.y[i])) << table->name;
+        }
       }
     }
   }

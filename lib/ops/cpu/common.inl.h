@@ -22,7 +22,7 @@ struct TypeBf16 {
   static F WideN(const T* p, int n) { return LoadBf16N(p, n); }
 };
 
-constexpr float kInfinity = __builtin_inff();
+constexpr float kInfinity = __builtin_inff(), kNoNumber = __builtin_nanf("");
 
 // e^x within 2 ulp; exactly 1 at 0; 0 below -87.3 (the result would be subnormal), e^88.37 above 88.37; NaN
 // stays NaN. Cephes: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial of degree 7 for e^r. About 14 operations a

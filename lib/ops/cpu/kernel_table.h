@@ -153,7 +153,7 @@ struct KernelTable {
   void (*matmul)(const MatMulArgs&);  // weights in row major
   void (*matmul_panels)(const MatMulArgs&);  // weights in panels
   // Symmetric int8 per group: scale = max|x| / 127 (1 if all zero), code = round half even(x / scale), and
-  // the sum of the group's codes. cols % group == 0.
+  // the sum of the group's codes. cols % group == 0. A group in which something is no number: NaN, 0 and 0.
   void (*quantize_row)(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales,
                        int32_t* sums);
   // y = x / sqrt(mean(x^2) + eps) * weight. y may be x.
@@ -185,7 +185,7 @@ struct KernelTable {
   void (*column_maxima)(const ColumnSumsArgs&);
   void (*attend_tile)(const AttendTileArgs&);
   // Cache vectors: n vectors [n, D] f32 <-> codes [n, CodeBytes] and, of int8 and int4, f16 scales [n, D /
-  // group].
+  // group]. A group of those two in which something is no number is read as NaN.
   void (*encode_vectors)(const VectorFormat& format, const float* x, int32_t n, void* codes,
                          uint16_t* scales);
   void (*decode_vectors)(const VectorFormat& format, const void* codes, const uint16_t* scales, int32_t n,

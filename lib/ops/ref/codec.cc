@@ -1,5 +1,5 @@
 // Cache vectors in their stored forms (methods.md 4.3: symmetric, the f16 scale is rounded before it is
-// used).
+// used). A group of int8 or int4 in which something is no number has a scale that is none, and codes of 0.
 #include <cmath>
 #include <cstring>
 
@@ -9,13 +9,17 @@
 namespace kvc::ref {
 namespace {
 
-// max|x| of n elements, `stride` apart.
-float LargestSize(const float* x, int32_t n, int64_t stride) {
-  float top = 0;
+constexpr uint16_t kHalfNan = 0x7e00;
+
+// max|x| of n elements, `stride` apart. *spoilt: 0, or a NaN where one is no number.
+float LargestSize(const float* x, int32_t n, int64_t stride, float* spoilt) {
+  float top = 0, off = 0;
   for (int32_t i = 0; i < n; ++i) {
     const float size = std::fabs(x[i * stride]);
     top = size > top ? size : top;
+    off += size - size;
   }
+  *spoilt = off;
   return top;
 }
 
@@ -24,19 +28,23 @@ uint16_t FiniteHalf(float scale) { return FloatToF16(scale < 65504.0f ? scale : 
 
 // The stored scale of one group of n elements, `stride` apart: max|x| / q_max; 1 where that is 0.
 uint16_t GroupScale(const float* x, int32_t n, int64_t stride, float q_max) {
-  const uint16_t half = FiniteHalf(LargestSize(x, n, stride) / q_max);
+  float spoilt;
+  const uint16_t half = FiniteHalf(LargestSize(x, n, stride, &spoilt) / q_max);
+  if (std::isnan(spoilt)) return kHalfNan;
   return half == 0 ? uint16_t{0x3c00} : half;
 }
 
 int Code(float x, float scale, float q_max) {
+  if (std::isnan(scale)) return 0;
   const float code = std::nearbyint(x / scale);
-  return static_cast<int>(code >= -q_max ? (code <= q_max ? code : q_max) : -q_max);  // a NaN becomes -q_max
+  return static_cast<int>(code >= -q_max ? (code <= q_max ? code : q_max) : -q_max);
 }
 
 // Of codes of two bits: of five steps below max|x| / 3 the one with the least squared error, the largest of
 // equals. There is no code for 0, so the scale of a group of zeros is 0.
 uint16_t TwoBitScale(const float* x, int32_t n) {
-  const float top = LargestSize(x, n, 1);
+  float spoilt;  // not looked at: what is no number is limited, as sizes beyond halves are
+  const float top = LargestSize(x, n, 1, &spoilt);
   uint16_t best = 0;
   float least = 0;
   for (int eighths = 8; eighths >= 4; --eighths) {

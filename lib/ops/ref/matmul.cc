@@ -1,6 +1,7 @@
 // Matrix product with weights of every type, and the quantisation of activations that int8 and int4 weights
 // need.
 #include <cmath>
+#include <limits>
 
 #include "lib/base/half.h"
 #include "lib/ops/ref/ref_kernels.h"
@@ -143,13 +144,17 @@ void MatMul(const MatMulArgs& a) {
 void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales, int32_t* sums) {
   for (int32_t g = 0; g * group < cols; ++g) {
     const float* in = x + g * group;
-    float top = 0;
-    for (int32_t i = 0; i < group; ++i) top = std::fabs(in[i]) > top ? std::fabs(in[i]) : top;
+    float top = 0, spoilt = 0;
+    for (int32_t i = 0; i < group; ++i) {
+      top = std::fabs(in[i]) > top ? std::fabs(in[i]) : top;
+      spoilt += in[i] - in[i];  // 0 for numbers alone
+    }
     float scale = top / 127.0f;
     if (scale == 0) scale = 1;
+    if (std::isnan(spoilt)) scale = std::numeric_limits<float>::quiet_NaN();
     scales[g] = scale, sums[g] = 0;
     for (int32_t i = 0; i < group; ++i) {
-      const float code = std::nearbyint(in[i] / scale);
+      const float code = std::isnan(scale) ? 0.0f : std::nearbyint(in[i] / scale);
       codes[g * group + i] = static_cast<int8_t>(code >= -127 ? (code <= 127 ? code : 127) : -127);
       sums[g] += codes[g * group + i];
     }
