@@ -45,7 +45,7 @@ class CudaDevice final : public Device {
   int64_t Reserve(int64_t bytes, DeviceBytes* out) override;
   void Unreserve(DeviceBytes at, int64_t bytes) override;
   Status Commit(DeviceBytes at, int64_t bytes) override;
-  void Decommit(DeviceBytes at, int64_t bytes) override;
+  bool Decommit(DeviceBytes at, int64_t bytes) override;
   Status Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) override;
   Status Read(Stream* s, DevicePtr<const uint8_t> from, void* to, int64_t bytes) override;
   Status Copy(Stream* s, Span<const PageCopy> copies) override;

@@ -248,15 +248,17 @@ Status CudaDevice::Commit(DeviceBytes at, int64_t bytes) {
   return {};
 }
 
-void CudaDevice::Decommit(DeviceBytes at, int64_t bytes) {
+bool CudaDevice::Decommit(DeviceBytes at, int64_t bytes) {
   const Current current(context_);
-  if (!current.ok()) return;
+  if (!current.ok()) return false;
   // Kernels that are on their way may still read it: of this stream, as only those touch pages. The whole
   // device may not be waited for while some other part of the process captures a graph.
   cudaStreamSynchronize(stream_);
+  bool unmapped = true;
   for (int64_t done = 0; done < bytes; done += info_.granule)
-    driver_.unmap(static_cast<CUdeviceptr>(at.number()) + static_cast<CUdeviceptr>(done),
-                  static_cast<size_t>(info_.granule));
+    unmapped &= driver_.unmap(static_cast<CUdeviceptr>(at.number()) + static_cast<CUdeviceptr>(done),
+                              static_cast<size_t>(info_.granule)) == CUDA_SUCCESS;
+  return unmapped;
 }
 
 // ---- copies ----

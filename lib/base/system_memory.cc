@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 
 namespace kvc {
@@ -10,13 +11,22 @@ namespace {
 
 void* Mapped(void* at) { return at == MAP_FAILED ? nullptr : at; }
 
-// Private pages nobody needs any more.
+#if defined(__linux__)
+constexpr int kDropLocked = 24;  // MADV_DONTNEED_LOCKED of Linux 5.18, which not every header knows
+#endif
+
+// Private pages nobody needs any more. Where the program locks its memory (mlockall) Linux keeps them, unless
+// it is told that locked ones are meant too.
 bool Drop(void* at, int64_t n_bytes) {
 #if defined(__APPLE__)  // there MADV_DONTNEED keeps the content; fresh pages over the old ones let it go
   return ::mmap(at, static_cast<size_t>(n_bytes), PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
 #else
-  return ::madvise(at, static_cast<size_t>(n_bytes), MADV_DONTNEED) == 0;
+  if (::madvise(at, static_cast<size_t>(n_bytes), MADV_DONTNEED) == 0) return true;
+#if defined(__linux__)
+  if (errno == EINVAL) return ::madvise(at, static_cast<size_t>(n_bytes), kDropLocked) == 0;
+#endif
+  return false;
 #endif
 }
 
@@ -78,6 +88,6 @@ bool CommitPages(void* at, int64_t n_bytes) {
   return ::mprotect(at, static_cast<size_t>(n_bytes), PROT_READ | PROT_WRITE) == 0;
 }
 
-void DecommitPages(void* at, int64_t n_bytes) { Drop(at, n_bytes); }
+bool DecommitPages(void* at, int64_t n_bytes) { return Drop(at, n_bytes); }
 
 }  // namespace kvc

@@ -53,7 +53,7 @@ bool DropFilePages(void* at, int64_t n_bytes);
 void* ReserveAddresses(int64_t n_bytes);  // null: there are not so many
 void UnreserveAddresses(void* at, int64_t n_bytes);
 bool CommitPages(void* at, int64_t n_bytes);
-// The memory goes, the addresses stay usable.
-void DecommitPages(void* at, int64_t n_bytes);
+// The memory goes, the addresses stay usable. False: some of it stayed.
+bool DecommitPages(void* at, int64_t n_bytes);
 
 }  // namespace kvc

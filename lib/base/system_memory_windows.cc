@@ -84,6 +84,6 @@ bool CommitPages(void* at, int64_t n_bytes) {
   return false;
 }
 
-void DecommitPages(void* at, int64_t n_bytes) { Discard(at, n_bytes); }
+bool DecommitPages(void* at, int64_t n_bytes) { return Discard(at, n_bytes); }
 
 }  // namespace kvc

@@ -21,7 +21,7 @@ PageArena::PageArena(Device* device, std::shared_ptr<MemoryMeter> meter, int64_t
 PageArena::~PageArena() {
   int64_t held = 0;
   for (size_t i = 0; i < in_use_.size(); ++i) {
-    if (in_use_[i] == 0) continue;
+    if (!Held(i)) continue;
     held += granule_;
     if (device_->info().recommits) device_->Decommit(At(i), granule_);
   }
@@ -47,7 +47,7 @@ Status PageArena::Grow(int32_t n) {
     if (static_cast<size_t>(most) > list.capacity())
       list.reserve(std::max(static_cast<size_t>(most), 2 * list.capacity()));
   };
-  reserve(in_use_, bytes / granule_);
+  reserve(in_use_, bytes / granule_), reserve(stayed_, bytes / granule_);
   reserve(free_, wanted);  // so that Release allocates nothing
   if (bytes > committed_ && !device_->info().recommits) {
     const int64_t more =
@@ -56,6 +56,7 @@ Status PageArena::Grow(int32_t n) {
     committed_ += more;
   }
   in_use_.resize(std::max(in_use_.size(), static_cast<size_t>(bytes / granule_)), 0);
+  stayed_.resize(in_use_.size(), 0);
   return {};
 }
 
@@ -64,20 +65,31 @@ Status PageArena::Hold(int32_t id) {
   const size_t first = static_cast<size_t>(id * page_bytes_ / granule_),
                last = static_cast<size_t>((int64_t{id} * page_bytes_ + page_bytes_ - 1) / granule_);
   int64_t fresh = 0;
-  for (size_t i = first; i <= last; ++i) fresh += in_use_[i] == 0 ? granule_ : 0;
+  for (size_t i = first; i <= last; ++i) fresh += Held(i) ? 0 : granule_;
   if (fresh > 0) KVC_RETURN_IF_ERROR(meter_->Take(fresh, "the KV cache"));
   for (size_t i = first; i <= last && device_->info().recommits; ++i) {
-    const Status status = in_use_[i] > 0 ? Status() : device_->Commit(At(i), granule_);
+    const Status status = Held(i) ? Status() : device_->Commit(At(i), granule_);
     if (status.ok()) continue;
-    for (size_t j = first; j < i; ++j) {
-      if (in_use_[j] == 0) device_->Decommit(At(j), granule_);
+    for (size_t j = first; j <= last; ++j) {
+      if (Held(j)) continue;
+      j < i ? GiveBack(j, 1) : meter_->Give(granule_);
     }
-    meter_->Give(fresh);
     return status;
   }
-  for (size_t i = first; i <= last; ++i) ++in_use_[i];
+  for (size_t i = first; i <= last; ++i) ++in_use_[i], stayed_[i] = 0;
   References(id).store(1, std::memory_order_relaxed);
   return {};
+}
+
+// Granules that no page touches. One by one where each is a mapping of its own.
+void PageArena::GiveBack(size_t first, size_t n) {
+  const size_t step = device_->info().recommits ? 1 : n;
+  for (size_t i = first; i < first + n; i += step) {
+    const int64_t bytes = static_cast<int64_t>(step) * granule_;
+    const bool went = device_->Decommit(At(i), bytes);
+    std::fill_n(stayed_.begin() + static_cast<std::ptrdiff_t>(i), step, went ? uint8_t{0} : uint8_t{1});
+    if (went) meter_->Give(bytes);
+  }
 }
 
 void PageArena::Let(int32_t id) {
@@ -88,10 +100,7 @@ void PageArena::Let(int32_t id) {
     if (--in_use_[i] > 0) continue;
     if (n++ == 0) begin = i;
   }
-  if (n > 0) {
-    device_->Decommit(At(begin), static_cast<int64_t>(n) * granule_);
-    meter_->Give(static_cast<int64_t>(n) * granule_);
-  }
+  if (n > 0) GiveBack(begin, n);
   free_.push_back(id);
   std::push_heap(free_.begin(), free_.end(), std::greater<int32_t>());
 }

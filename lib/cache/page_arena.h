@@ -48,6 +48,8 @@ class PageArena {
   DeviceBytes At(size_t granule) const { return base_ + static_cast<int64_t>(granule) * granule_; }
   Status Hold(int32_t id);
   void Let(int32_t id);
+  void GiveBack(size_t first, size_t n);
+  bool Held(size_t granule) const { return in_use_[granule] > 0 || stayed_[granule] != 0; }
 
   Device* const device_;
   const std::shared_ptr<MemoryMeter> meter_;
@@ -59,6 +61,7 @@ class PageArena {
   int32_t n_ids_ = 0;             // numbers that were ever given out
   std::vector<int32_t> free_;     // a heap, lowest first
   std::vector<uint16_t> in_use_;  // pages that touch each granule
+  std::vector<uint8_t> stayed_;   // 1: none does, and the system did not take it back: it counts as held
 };
 
 // The arenas of a model, one for each size of page, made when first asked for.

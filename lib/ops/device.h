@@ -88,9 +88,10 @@ class Device {
   // Addresses without memory: at most `bytes`, less where the system has not so many; *out null: none.
   virtual int64_t Reserve(int64_t bytes, DeviceBytes* out) = 0;
   virtual void Unreserve(DeviceBytes at, int64_t bytes) = 0;
-  // Memory behind a part of a reservation, in whole granules; giving it back.
+  // Memory behind a part of a reservation, in whole granules; giving it back, where a device recommits one
+  // granule a call. False: some of it stayed.
   virtual Status Commit(DeviceBytes at, int64_t bytes) = 0;
-  virtual void Decommit(DeviceBytes at, int64_t bytes) = 0;
+  virtual bool Decommit(DeviceBytes at, int64_t bytes) = 0;
 
   // Bytes per second that operations read from this memory. The processor reads `weights`, up to 2 GiB of
   // them again and again, and says the median: what lies elsewhere may be faster or slower, as the system has

@@ -39,7 +39,10 @@ class FencedDevice final : public cpu::CpuDevice {
   }
   void Unreserve(DeviceBytes at, int64_t) override { Fence::OfProcess().Release(Raw(at)); }
   Status Commit(DeviceBytes, int64_t) override { return {}; }
-  void Decommit(DeviceBytes at, int64_t bytes) override { Fence::OfProcess().Forget(Raw(at), bytes); }
+  bool Decommit(DeviceBytes at, int64_t bytes) override {
+    Fence::OfProcess().Forget(Raw(at), bytes);
+    return true;
+  }
   Result<double> MeasureBandwidth(Span<const Matrix* const> weights) override {
     const Fence::Inside inside;
     return CpuDevice::MeasureBandwidth(weights);

@@ -25,7 +25,7 @@ class WatchedDevice : public Device {
   int64_t Reserve(int64_t bytes, DeviceBytes* out) override { return to_->Reserve(bytes, out); }
   void Unreserve(DeviceBytes at, int64_t bytes) override { return to_->Unreserve(at, bytes); }
   Status Commit(DeviceBytes at, int64_t bytes) override { return to_->Commit(at, bytes); }
-  void Decommit(DeviceBytes at, int64_t bytes) override { return to_->Decommit(at, bytes); }
+  bool Decommit(DeviceBytes at, int64_t bytes) override { return to_->Decommit(at, bytes); }
   Status Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) override {
     return to_->Write(s, to, from, bytes);
   }

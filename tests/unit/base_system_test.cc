@@ -128,7 +128,7 @@ TEST(Memory, IsReservedCommittedAndGivenBack) {
   ASSERT_NE(at, nullptr);
   ASSERT_TRUE(CommitPages(at + most / 2, part));
   std::memset(at + most / 2, 7, static_cast<size_t>(part));
-  DecommitPages(at + most / 2 + page, 2 * page);
+  EXPECT_TRUE(DecommitPages(at + most / 2 + page, 2 * page));
   EXPECT_EQ(at[most / 2], 7);
   EXPECT_EQ(at[most / 2 + 3 * page], 7);
   std::memset(at + most / 2 + page, 9, static_cast<size_t>(2 * page));

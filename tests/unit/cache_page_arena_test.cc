@@ -8,6 +8,7 @@
 
 #include "lib/ops/cpu/raw.h"
 #include "tests/support/test_device.h"
+#include "tests/support/watched_device.h"
 
 namespace kvc {
 namespace {
@@ -246,6 +247,42 @@ TEST_F(PageArenaTest, ManyThreadsShareTheSamePages) {
   EXPECT_EQ(meter_->used(), 0);
   EXPECT_EQ(Take(*arena, 100), ids);
   arena->Release(ids.data(), ids.size());
+}
+
+// A device whose memory may be locked: it stays when it is given back.
+class Locking final : public test::WatchedDevice {
+ public:
+  using WatchedDevice::WatchedDevice;
+  bool Decommit(DeviceBytes at, int64_t bytes) override {
+    return !locked && WatchedDevice::Decommit(at, bytes);
+  }
+  bool locked = false;
+};
+
+// What stayed counts as held: it costs nothing when it is used again, and may leave when that ends.
+TEST(PageArenaOfLockedMemory, CountsWhatStayed) {
+  Locking device(std::move(OpenDevice("cpu", 1).value()));
+  const int64_t granule = device.info().granule;
+  const auto meter = std::make_shared<MemoryMeter>(4 * granule);
+  auto arena = std::make_unique<PageArena>(&device, meter, 2 * granule, kMost);
+  Ids ids;
+  ASSERT_TRUE(arena->Take(2, &ids).ok());
+  device.locked = true;
+  arena->Release(0);
+  EXPECT_EQ(meter->used(), 4 * granule);
+  ids.clear();
+  ASSERT_TRUE(arena->Take(1, &ids).ok());
+  EXPECT_EQ(ids, Ids{0});
+  EXPECT_EQ(meter->used(), 4 * granule);
+  EXPECT_EQ(arena->Take(1, &ids).code(), Code::kMemory) << "nothing counts twice";
+  EXPECT_EQ(meter->used(), 4 * granule);
+  arena->Release(1);
+  EXPECT_EQ(meter->used(), 4 * granule);
+  device.locked = false;
+  arena->Release(0);
+  EXPECT_EQ(meter->used(), 2 * granule) << "the other's stayed";
+  arena.reset();
+  EXPECT_EQ(meter->used(), 0);
 }
 
 }  // namespace

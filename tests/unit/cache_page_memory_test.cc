@@ -81,5 +81,19 @@ TEST_F(PageMemory, ASystemWithoutMemoryTakesNothing) {
   EXPECT_EQ(Take(*arena, 3), (Ids{0, 2, 3}));
 }
 
+// What counts as given back has left the process, where a program locks its memory too.
+TEST_F(PageMemory, LockedPagesLeaveOrStillCount) {
+  if (test::kSanitized || test::kUnderQemu) GTEST_SKIP() << "nothing is locked there";
+  constexpr int32_t kPages = 4 << 10;
+  constexpr int64_t kPage = 1024, kAll = kPages * kPage;
+  const auto arena = Make(kPage);
+  const Ids ids = Take(*arena, kPages);
+  std::memset(Raw(arena->base()), 7, kAll);
+  if (mlock(Raw(arena->base()), kAll) != 0) GTEST_SKIP() << "no memory may be locked: " << errno;
+  const int64_t full = test::AnonymousBytes();
+  arena->Release(ids.data(), ids.size());
+  EXPECT_GE(full - test::AnonymousBytes(), (kAll - meter_->used()) * 15 / 16);
+}
+
 }  // namespace
 }  // namespace kvc

@@ -149,7 +149,7 @@ Status CpuDevice::Commit(DeviceBytes at, int64_t bytes) {
                std::strerror(errno));
 }
 
-void CpuDevice::Decommit(DeviceBytes at, int64_t bytes) { DecommitPages(Raw(at), bytes); }
+bool CpuDevice::Decommit(DeviceBytes at, int64_t bytes) { return DecommitPages(Raw(at), bytes); }
 
 Status CpuDevice::Write(Stream*, DeviceBytes to, const void* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(Raw(to), from, static_cast<size_t>(bytes));
