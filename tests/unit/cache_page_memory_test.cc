@@ -1,11 +1,14 @@
 // Pages of the cache and the memory of the process.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "lib/cache/page_arena.h"
 #include "lib/ops/cpu/raw.h"
@@ -93,6 +96,36 @@ TEST_F(PageMemory, LockedPagesLeaveOrStillCount) {
   const int64_t full = test::AnonymousBytes();
   arena->Release(ids.data(), ids.size());
   EXPECT_GE(full - test::AnonymousBytes(), (kAll - meter_->used()) * 15 / 16);
+}
+
+int64_t AddressBytes() {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+// Where addresses are few, arenas leave some to each other and to what else is computed with.
+TEST_F(PageMemory, ALimitOnAddressesIsShared) {
+  if (test::kSanitized || test::kUnderQemu) GTEST_SKIP() << "they need all addresses themselves";
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    const rlim_t most = static_cast<rlim_t>(AddressBytes()) + (rlim_t{1} << 30);
+    const rlimit limit = {most, most};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
+    PageArenas arenas(memory_.device(), std::make_shared<MemoryMeter>(0));
+    for (int64_t format = 1; format <= 3; ++format) {
+      const auto arena = arenas.Of(format * 1024);
+      Ids ids;
+      if (!arena.ok() || !arena.value()->Take(1024, &ids).ok()) _exit(3);
+    }
+    DeviceBuffer<uint8_t> workspace;
+    _exit(workspace.Allocate(memory_.own(), 256 << 20, "test").ok() ? 0 : 4);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

@@ -125,20 +125,26 @@ Result<double> CpuDevice::MeasureBandwidth(Span<const Matrix* const> weights) {
   return reading.Rate();
 }
 
-// Address space only: nothing of it can be touched before Commit. Halved until the system agrees, which
-// limits on address space may make necessary.
+// Address space only: nothing of it can be touched before Commit. Less and less until the system agrees,
+// which limits on address space may make necessary: then a third of what there is, as pages of other sizes
+// and what is computed with need addresses too.
 int64_t CpuDevice::Reserve(int64_t bytes, DeviceBytes* out) {
   const int64_t granule = info_.granule, physical = PhysicalBytes();
   if (physical > 0) bytes = std::min(bytes, 2 * physical);  // with swap, more than can ever be held
-  for (bytes = (bytes + granule - 1) / granule * granule; bytes >= kLeastReservation;
-       bytes = bytes / 2 / granule * granule) {
-    void* at = ReserveAddresses(bytes);
-    if (at == nullptr) continue;
-    *out = AddressOf(static_cast<uint8_t*>(at));
-    return bytes;
+  bytes = (bytes + granule - 1) / granule * granule;
+  const int64_t wanted = bytes;
+  void* at = nullptr;
+  for (; bytes >= kLeastReservation; bytes = bytes / 8 * 7 / granule * granule) {
+    at = ReserveAddresses(bytes);
+    if (at != nullptr) break;
   }
-  *out = {};
-  return 0;
+  if (const int64_t part = bytes / 3 / granule * granule;
+      at != nullptr && bytes < wanted && part >= kLeastReservation) {
+    UnreserveAddresses(at, bytes);
+    at = ReserveAddresses(part), bytes = part;
+  }
+  *out = AddressOf(static_cast<uint8_t*>(at));
+  return at == nullptr ? 0 : bytes;
 }
 
 void CpuDevice::Unreserve(DeviceBytes at, int64_t bytes) { UnreserveAddresses(Raw(at), bytes); }
