@@ -7,8 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "lib/base/philox.h"
+#include "lib/ops/cpu/merge_entries.h"
 #include "tests/support/test_device.h"
 
 namespace kvc {
@@ -262,6 +264,57 @@ TEST(Select, DrawsAsManyWhateverTheScoresAre) {
                     .ok());
     const std::vector<uint8_t> mark = head.memory().Read(marks.at(), kEntries);
     EXPECT_EQ(std::count(mark.begin(), mark.end(), 1), KeptCount(rule, kEntries, kCount)) << n_nan;
+  }
+}
+
+// The values of a head, of one number each: what is given to whom.
+struct Gifts {
+  using Gift = std::tuple<int32_t, float, float>;  // to an entry, times a factor, of a value
+  std::vector<float> values;
+  std::vector<Gift> given;
+  const float* Get(int32_t e) const { return &values[static_cast<size_t>(e)]; }
+  void Add(int32_t to, float factor, const float* v) { given.emplace_back(to, factor, *v); }
+  void Mix(int32_t, float, const float*, float) {}
+};
+
+TEST(Spread, EachDroppedValueGoesToTheKeptEntriesBehindIt) {
+  std::mt19937 random(3);
+  for (const int32_t n : {0, 1, 2, 9, 100}) {
+    for (const int32_t n_targets : {1, 3, 200}) {
+      for (const uint32_t kept_of_8 : {0u, 1u, 4u, 7u, 8u}) {
+        MergeRule rule;
+        rule.kind = MergeKind::kSpread, rule.n_targets = n_targets, rule.expected = true;
+        const size_t size = static_cast<size_t>(n);
+        std::vector<uint8_t> mark(size);
+        std::vector<float> sums(size), line(size);
+        std::vector<int32_t> positions(size), links(3 * size);
+        Gifts values, expected;
+        for (size_t e = 0; e < size; ++e) {
+          mark[e] = random() % 8 < kept_of_8, positions[e] = static_cast<int32_t>(3 * e);
+          sums[e] = static_cast<float>(random() % 100) / 64;
+          values.values.push_back(static_cast<float>(e));
+        }
+        for (int32_t e = 0; e < n; ++e) {
+          if (mark[static_cast<size_t>(e)] != 0) continue;
+          std::vector<int32_t> targets;
+          std::vector<float> of_targets;
+          for (int32_t t = e + 1; t < n && static_cast<int32_t>(targets.size()) < n_targets; ++t) {
+            if (mark[static_cast<size_t>(t)] == 0) continue;
+            targets.push_back(t), of_targets.push_back(sums[static_cast<size_t>(t)]);
+          }
+          const float factor =
+              cpu::SpreadFactor(rule, sums[static_cast<size_t>(e)], of_targets.data(),
+                                static_cast<int32_t>(targets.size()), 5, positions[static_cast<size_t>(e)]);
+          for (const int32_t t : targets) {
+            if (factor != 0) expected.given.emplace_back(t, factor, static_cast<float>(e));
+          }
+        }
+        cpu::MergeDropped(
+            {rule, mark.data(), sums.data(), nullptr, positions.data(), n, 5, links.data(), line.data()},
+            values);
+        EXPECT_EQ(values.given, expected.given) << n << ", " << n_targets << ", " << kept_of_8;
+      }
+    }
   }
 }
 

@@ -25,18 +25,21 @@ struct DroppedEntries {
 
 template <typename Values>
 void SpreadDropped(const DroppedEntries& in, Values& values) {
-  for (int32_t e = 0; e < in.n; ++e) {
-    if (in.mark[e] != 0) continue;
-    int32_t n_targets = 0;
-    for (int32_t t = e + 1; t < in.n && n_targets < in.rule.n_targets; ++t) {
-      if (in.mark[t] == 0) continue;
-      in.line[n_targets] = in.sums[t];
-      in.links[n_targets++] = t;
+  int32_t* kept = in.links;
+  int32_t n_kept = 0;
+  for (int32_t e = 0; e < in.n; ++e)
+    if (in.mark[e] != 0) kept[n_kept++] = e;
+  for (int32_t e = 0, next = 0; e < in.n; ++e) {  // next: into kept, the first behind e
+    if (in.mark[e] != 0) {
+      ++next;
+      continue;
     }
+    const int32_t n_targets = std::min(in.rule.n_targets, n_kept - next);
+    for (int32_t i = 0; i < n_targets; ++i) in.line[i] = in.sums[kept[next + i]];
     const float factor = SpreadFactor(in.rule, in.sums[e], in.line, n_targets, in.head, in.positions[e]);
     if (factor == 0.0f) continue;
     const float* v = values.Get(e);
-    for (int32_t i = 0; i < n_targets; ++i) values.Add(in.links[i], factor, v);
+    for (int32_t i = 0; i < n_targets; ++i) values.Add(kept[next + i], factor, v);
   }
 }
 
