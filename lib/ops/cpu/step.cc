@@ -457,7 +457,7 @@ class Wave {
   void EndHead(int32_t r, int32_t g, int thread) {
     Join(r, g);
     const StepPlan& plan = Plan(r);
-    if (plan.attention) KeepAttention(r, g);
+    if (plan.attention) KeepAttention(r, g, thread);
     const auto update = [&](int32_t h) { Update(r, h, h * group_, (h + 1) * group_, thread); };
     if (!plan.one_set && !a_.rows[r].cache->layout->layer_books) return update(g);
     // All heads are looked at before the first is reduced, and they add to shared codebooks in order.
@@ -475,9 +475,8 @@ class Wave {
     for (int32_t h = 0; h < g_; ++h) Update(r, h, -1, -1, thread);
   }
 
-  // By ascending position. Entries of main are out of order only where some left one by one: then their
-  // places are counted, which only heads with a budget of entries meet.
-  void KeepAttention(int32_t r, int32_t g) const {
+  // By ascending position. Entries of main are out of order only where some left one by one.
+  void KeepAttention(int32_t r, int32_t g, int thread) const {
     const StepPlan& plan = Plan(r);
     const HeadPages pages = Pages(r, g);
     const int32_t main = pages.main_len(), len = pages.len();
@@ -487,12 +486,13 @@ class Wave {
     const auto position = [&](int32_t i) { return pages.At(physical(i)).position(); };
     bool ascending = true;
     for (int32_t i = 1; i < len && ascending; ++i) ascending = position(i) > position(i - 1);
+    const StepLines lines = s_.Lines(thread, d_);
+    if (!ascending) SortByPosition(pages, lines.keys, lines.order);
     for (int32_t i = 0; i < len; ++i) {
-      int32_t rank = ascending ? i : 0;
-      for (int32_t j = 0; !ascending && j < len; ++j) rank += position(j) < position(i);
+      const int32_t from = ascending ? physical(i) : lines.order[i];
       for (int32_t h = g * group_; h < (g + 1) * group_; ++h)
-        Raw(plan.attention)[(int64_t{a_.layer} * a_.n_heads + h) * plan.attention_stride + rank] =
-            Attention(r, h)[physical(i)];
+        Raw(plan.attention)[(int64_t{a_.layer} * a_.n_heads + h) * plan.attention_stride + i] =
+            Attention(r, h)[from];
     }
   }
 

@@ -56,6 +56,9 @@ struct StepScratch {
   float* angles;                   // [rows, D]
 };
 
+// Physical indices by ascending position. keys, order: lines.
+void SortByPosition(const HeadPages& pages, uint64_t* keys, int32_t* order);
+
 // What happens to one head after its attention (methods.md 1.6, steps 3 and 4): side values, then reduction,
 // the limit of a full context, and entries that leave the ring.
 struct HeadUpdate {

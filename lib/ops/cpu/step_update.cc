@@ -51,7 +51,8 @@ void RemoveFlagged(const HeadPages& pages, const uint8_t* gone) {
   }
 }
 
-// Physical indices by ascending position.
+}  // namespace
+
 void SortByPosition(const HeadPages& pages, uint64_t* keys, int32_t* order) {
   int32_t n = 0;
   pages.ForRuns([&](int32_t first, int32_t count, const Slot& s) {
@@ -61,8 +62,6 @@ void SortByPosition(const HeadPages& pages, uint64_t* keys, int32_t* order) {
   std::sort(keys, keys + n);
   for (int32_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(keys[i] & 0xffffffffu);
 }
-
-}  // namespace
 
 void HeadUpdate::Run() const {
   Observe();
