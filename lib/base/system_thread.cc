@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <initializer_list>
 
 namespace kvc {
 namespace {
@@ -20,10 +21,13 @@ void* Enter(void* thread) {
 
 }  // namespace
 
+// Signals to the process are for threads of the program. Those that a thread brings on itself stay: the
+// system ends a process that blocks them, and what handlers the program has for crashes see nothing.
 bool SystemThread::Start(void (*fn)(void*), void* argument) {
   fn_ = fn, argument_ = argument;
   sigset_t all, before;
   sigfillset(&all);
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, own);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
   const bool started = pthread_create(&thread, nullptr, Enter, this) == 0;

@@ -2,11 +2,13 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <thread>
 
 #include "lib/base/thread_pool.h"
 #include "tests/support/emulated.h"
@@ -55,6 +57,24 @@ TEST(ThreadPool, OneThreadMakesNone) {
   g_threads_left = 1 << 30;
 }
 #endif
+
+// Signals to the process go to threads of the program. What a thread itself has done wrong is its own:
+// blocked, it would end the process without the handler that the program has for it.
+TEST(ThreadPool, WorkersLeaveSignalsToOthersButNotTheirFaults) {
+  const auto pool = MakePool(2);
+  std::atomic<int> arrived{0};
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  pool->ParallelFor(2, [&](int64_t, int thread) {
+    if (thread == 1) pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+    ++arrived;
+    while (arrived.load() < 2) std::this_thread::yield();  // both threads take part
+  });
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS})
+    EXPECT_EQ(sigismember(&blocked, fault), 0) << fault;
+  for (const int other : {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGUSR1, SIGPROF, SIGCHLD, SIGABRT})
+    EXPECT_EQ(sigismember(&blocked, other), 1) << other;
+}
 
 #if !defined(__SANITIZE_THREAD__)
 // Exit status of what `f` gives in a child process; -1 when it does not end by itself within a minute.
