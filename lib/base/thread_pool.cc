@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "lib/base/item_ranges.h"
 #include "lib/base/log.h"
 #include "lib/base/processors.h"
 #include "lib/base/system_thread.h"
@@ -42,14 +43,9 @@ bool SpinUntil(F&& done) {
 // worker joins by adding one while the job is open; the caller closes it when no item is left and waits for
 // those inside only, so a worker that the system has not woken costs nothing. A job's fields change only
 // while it is closed and empty.
-//
-// Every thread has a range of the items, so that it walks through memory; then it takes what is left of the
-// others' ranges. It takes a few items at a time, and one by one towards the end of a range: taking locks a
-// line, which waits until the item before has all the memory that it asked for.
 class Workers {
  public:
-  Workers(bool spin, int most)
-      : spin_(spin), workers_(static_cast<size_t>(most)), ranges_(static_cast<size_t>(most) + 1) {}
+  Workers(bool spin, int most) : spin_(spin), workers_(static_cast<size_t>(most)), items_(most + 1) {}
   ~Workers() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -78,11 +74,7 @@ class Workers {
       return;
     }
     fn_ = fn, context_ = context;
-    for (int64_t i = 0, n = n_threads(); i < n; ++i) {
-      Range& range = ranges_[static_cast<size_t>(i)];
-      range.next.store(n_items * i / n, std::memory_order_relaxed);
-      range.end = n_items * (i + 1) / n;
-    }
+    items_.Share(n_items, n_threads());
     state_.store((state_.load(std::memory_order_relaxed) & ~kLow) + kGeneration + kOpen);
     if (sleepers_.load() > 0) {
       { std::lock_guard<std::mutex> lock(mutex_); }
@@ -106,11 +98,6 @@ class Workers {
     int index = 0;
     SystemThread thread;
   };
-  struct alignas(64) Range {
-    std::atomic<int64_t> next{0};
-    int64_t end = 0;
-  };
-  static constexpr int64_t kMostAtOnce = 4;
   static constexpr uint64_t kInside = 0xffff, kOpen = 0x10000, kLow = 0x1ffff, kGeneration = 0x20000;
 
   static void Enter(void* argument) {
@@ -146,22 +133,12 @@ class Workers {
   }
 
   void Work(int thread) {
-    for (int i = 0, n = n_threads(); i < n; ++i) {
-      Range& range = ranges_[static_cast<size_t>((thread + i) % n)];
-      for (;;) {
-        const int64_t left = range.end - range.next.load(std::memory_order_relaxed);
-        if (left <= 0) break;
-        const int64_t some = std::clamp<int64_t>(left / 4, 1, kMostAtOnce);
-        int64_t item = range.next.fetch_add(some, std::memory_order_relaxed);
-        for (const int64_t end = std::min(item + some, range.end); item < end; ++item)
-          fn_(context_, item, thread);
-      }
-    }
+    items_.Take(thread, [this, thread](int64_t item) { fn_(context_, item, thread); });
   }
 
   const bool spin_;
   std::vector<Worker> workers_;
-  std::vector<Range> ranges_;  // of every thread, the caller's first
+  ItemRanges items_;  // the caller's first
   int n_workers_ = 0;
 
   // In one line: what wakes a worker tells it the job. Between caches that share nothing a line takes a

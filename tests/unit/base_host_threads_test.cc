@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -106,6 +107,23 @@ TEST(HostThreads, TheyTakePart) {
     while (arrived.load() < 3) std::this_thread::yield();
   });
   EXPECT_EQ(3, arrived.load());
+}
+
+// So each walks through memory of its own, and the same in every job.
+TEST(HostThreads, EachBeginsInTheRangeOfItsNumber) {
+  Host host{InParallel};
+  const auto pool = PoolOn(&host, 2);
+  std::atomic<int> arrived{0};
+  std::atomic<int64_t> first[2];
+  first[0] = first[1] = -1;
+  pool->ParallelFor(100, [&](int64_t item, int thread) {
+    if (first[thread] >= 0) return;
+    first[thread] = item;
+    ++arrived;
+    while (arrived.load() < 2) std::this_thread::yield();  // both begin before either ends
+  });
+  EXPECT_EQ(std::min(first[0].load(), first[1].load()), 0);
+  EXPECT_EQ(std::max(first[0].load(), first[1].load()), 50);
 }
 
 // A host that returns before its threads do: the job waits for those inside, and those that come later find
