@@ -337,7 +337,8 @@ TEST(DeviceFailure, MemoryAfterAKernelThatFailed) {
   EXPECT_TRUE(device.Allocate(100, "a test", &block).ok());
   EXPECT_TRUE(device.Commit(pages, granule).ok());
   device.Free(block, 100);
-  device.Decommit(pages, granule), device.Unreserve(pages, granule);
+  EXPECT_TRUE(device.Decommit(pages, granule));
+  device.Unreserve(pages, granule);
 }
 
 // ---- drafts ----
