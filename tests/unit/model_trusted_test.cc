@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -97,6 +98,36 @@ TEST(TrustedModel, AnyWeightsEndInAStatus) {
         EXPECT_EQ(status, KVC_E_BAD_MODEL) << spec << " type " << static_cast<int>(type);
         kvc_session_close(session);
       }
+      kvc_model_close(model);
+    }
+  }
+}
+
+// One number that is none, in a model whose weights are sound: what is rounded to codes on the way to the
+// logits does not make it one.
+TEST(TrustedModel, OneNanReachesTheLogits) {
+  for (const WeightType type : {WeightType::kF32, WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K}) {
+    for (const TensorRole role : {TensorRole::kAttentionNorm, TensorRole::kFfnNorm, TensorRole::kFinalNorm}) {
+      TinyModelOptions options;
+      options.type = type;
+      if (HasBlocks(type)) options.hidden_size = options.ffn_size = 256;
+      AlignedBytes bytes = test::TinyModelBytes(options);
+      {
+        const auto file = std::move(Open(bytes, true).value());
+        const float nan = NAN;
+        for (const TensorEntry& t : file->tensors()) {
+          if (t.role == role && t.layer <= 0) std::memcpy(bytes.data() + t.offset + 20, &nan, sizeof nan);
+        }
+      }
+      kvc_model* model = nullptr;
+      kvc_session* session = nullptr;
+      ASSERT_EQ(OpenThroughApi(bytes, 1, &model), KVC_OK) << kvc_last_error();
+      ASSERT_EQ(kvc_session_create(model, nullptr, nullptr, &session), KVC_OK) << kvc_last_error();
+      const int32_t tokens[] = {5, 90, 17};
+      ASSERT_EQ(kvc_session_prefill(session, tokens, 3), KVC_OK) << kvc_last_error();
+      int32_t token = 0;
+      EXPECT_EQ(kvc_session_step(session, &token), KVC_E_BAD_MODEL) << TensorRoleName(role);
+      kvc_session_close(session);
       kvc_model_close(model);
     }
   }
