@@ -101,6 +101,7 @@ Status Executor::MakeAngles(const Rope& rope, int32_t n, const AngleSet* before,
                                    {&rope, 0, kFineAngles, set->n_coarse, true, set->coarse.at()});
 }
 
+// A workspace's pointers go with each set: one that could not be made leaves those of the others.
 Status Executor::ReserveAngles(Workspace* w, int32_t n, const DeviceMemory& memory) {
   for (size_t r = 0; r < ropes_.size(); ++r) {
     const auto reaches = [n](const AngleSet* set) {
@@ -118,10 +119,11 @@ Status Executor::ReserveAngles(Workspace* w, int32_t n, const DeviceMemory& memo
     } else {
       w->angle_sets[r] = angles_[r];
     }
-  }
-  for (size_t layer = 0; layer < w->angles.size(); ++layer) {
-    const AngleSet& set = *w->angle_sets[static_cast<size_t>(rope_of_layer_[layer])];
-    w->angles[layer] = {set.fine.at(), set.coarse.at()};
+    for (size_t layer = 0; layer < w->angles.size(); ++layer) {
+      const AngleSet& set = *w->angle_sets[r];
+      if (static_cast<size_t>(rope_of_layer_[layer]) == r)
+        w->angles[layer] = {set.fine.at(), set.coarse.at()};
+    }
   }
   return {};
 }

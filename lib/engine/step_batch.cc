@@ -78,21 +78,41 @@ void GrowShape(const Executor& executor, const CacheLayout& layout, const StepPl
   shape->any_choice = shape->any_choice || plan.reads > 0;
 }
 
+// Where there is no room for all, some go without, and the others have theirs as if those were not there: a
+// buffer that could not grow is gone, and what grew for one takes the room of another.
 Status StepRunner::Reserve(Span<StepWish> wishes) {
+  for (bool freed = false;;) {
+    StepWish* newest = nullptr;
+    Status status = ReserveAll(wishes, &newest);
+    if (status.ok()) return {};
+    if (status.code() == Code::kMemory && !freed) {
+      executor_->FreeIdle();  // what idle workspaces hold may be enough
+      freed = true;
+      continue;
+    }
+    if (newest == nullptr) return status;
+    newest->status = std::move(status);
+    newest->session->cache_->Trim();
+    workspace_->FreePromptBuffers();
+    workspace_->FreeStepBuffers();
+    executor_->FreeIdle();  // tables that were made for it
+  }
+}
+
+// *newest: the last wish that anything was taken for.
+Status StepRunner::ReserveAll(Span<StepWish> wishes, StepWish** newest) {
   for (StepWish& wish : wishes) {
     if (!Works(wish)) continue;
-    wish.status = ReserveSession(wish);
-    if (wish.status.code() != Code::kMemory) continue;
-    executor_->FreeIdle();  // what idle workspaces hold may be enough
-    wish.status = ReserveSession(wish);
+    *newest = &wish;
+    Status status = ReserveSession(wish);
+    if (!status.ok() && status.code() != Code::kInvalid) return status;
+    wish.status = std::move(status);  // what is wrong with a wish is found before anything is taken for it
   }
-  Status status = ReserveShared(wishes);
-  if (status.code() != Code::kMemory) return status;
-  executor_->FreeIdle();
   return ReserveShared(wishes);
 }
 
 // Everything a session may need is taken here: from the first operation on nothing fails for want of memory.
+// Its own pages come last: of a session that finds no room for the rest none stay.
 Status StepRunner::ReserveSession(const StepWish& wish) {
   Session& s = *wish.session;
   Workspace& w = *workspace_;
@@ -104,20 +124,20 @@ Status StepRunner::ReserveSession(const StepWish& wish) {
   Compressor& compressor = *s.compressor_;
   s.ReserveTokens(wish.tokens.size());
   KVC_RETURN_IF_ERROR(s.ReserveHidden());
-  KVC_RETURN_IF_ERROR(s.cache_->EnsureSteps(w.stream.get(), n, compressor.writes_all()));
   KVC_RETURN_IF_ERROR(ReserveSteps(executor_, memory, compressor, compressor.LongestHead(*s.cache_) + n,
                                    s.cache_->ring_slots(), s.n_tokens_ + n, &w));
-  if (!s.observe_) return {};
-  const int64_t stride = RoundUp(s.cache_->MaxLen() + n);
-  if (stride > s.attention_stride_ || s.attention_.size() == 0) {
-    s.attention_stride_ = 0;
-    s.attention_len_.clear();
-    KVC_RETURN_IF_ERROR(
-        s.attention_.Reserve(memory, int64_t{c.n_layers} * c.n_heads * stride, "observed attention"));
-    s.attention_stride_ = stride;
+  if (s.observe_) {
+    const int64_t stride = RoundUp(s.cache_->MaxLen() + n);
+    if (stride > s.attention_stride_ || s.attention_.size() == 0) {
+      s.attention_stride_ = 0;
+      s.attention_len_.clear();
+      KVC_RETURN_IF_ERROR(
+          s.attention_.Reserve(memory, int64_t{c.n_layers} * c.n_heads * stride, "observed attention"));
+      s.attention_stride_ = stride;
+    }
+    s.attention_len_.resize(static_cast<size_t>(c.n_layers * c.n_kv_heads));
   }
-  s.attention_len_.resize(static_cast<size_t>(c.n_layers * c.n_kv_heads));
-  return {};
+  return s.cache_->EnsureSteps(w.stream.get(), n, compressor.writes_all());
 }
 
 Status StepRunner::ReserveShared(Span<StepWish> wishes) {

@@ -30,6 +30,7 @@ class StepRunner final : public StepSink {
  private:
   static constexpr int32_t kMostHeads = 32;  // rows of logits at once: a vocabulary may be large
   Status Reserve(Span<StepWish> wishes);
+  Status ReserveAll(Span<StepWish> wishes, StepWish** newest);
   Status ReserveSession(const StepWish& wish);
   Status ReserveShared(Span<StepWish> wishes);
   Span<StepWish> NextGroup(Span<StepWish> wishes) const;

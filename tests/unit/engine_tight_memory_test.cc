@@ -1,0 +1,124 @@
+// Memory that is nearly all in use: of sessions in a batch those that have room answer as if the others were
+// not there, a step that finds no room leaves its session as it was, and what idle workspaces hold is found.
+#include <gtest/gtest.h>
+
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+using test::AlignedBytes;
+using test::ExpectNearLogits;
+using test::ExpectSameKept;
+using test::FedSession;
+using test::FeedTokens;
+using test::SavedBytes;
+using test::TinyPrompt;
+
+std::shared_ptr<const Model> OpenWithLimit(const AlignedBytes& bytes) {
+  ModelParams params;
+  params.threads = 2, params.memory_limit = 256 << 20;
+  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return model.value();
+}
+
+// While it lives, so many bytes are left of the model's limit.
+class Spare {
+ public:
+  Spare(const Model& model, int64_t bytes) {
+    MemoryMeter* meter = model.meter().get();
+    const Status taken = charge_.Add(meter, meter->limit() - meter->used() - bytes, "what others hold");
+    EXPECT_TRUE(taken.ok()) << taken.message();
+  }
+
+ private:
+  MeterCharge charge_;
+};
+
+struct Answer {
+  Status status;
+  std::vector<float> logits;
+};
+
+// The logits of the next token of sessions that begin with what was saved, in so many bytes beside what they
+// hold. A session that had no memory has not changed: its logits come once there is some.
+std::vector<Answer> AnswersWithin(const std::shared_ptr<const Model>& model, int64_t spare,
+                                  const std::vector<std::vector<uint8_t>>& saved) {
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<Answer> answers(saved.size());
+  std::vector<StepWish> rows(saved.size());
+  for (size_t i = 0; i < saved.size(); ++i) {
+    auto restored = Session::RestoreFrom(model, {saved[i].data(), saved[i].size()});
+    EXPECT_TRUE(restored.ok()) << restored.status().message();
+    sessions.push_back(std::move(restored.value()));
+    answers[i].logits.resize(static_cast<size_t>(model->config().vocab_size));
+    rows[i].session = sessions[i].get(), rows[i].logits = answers[i].logits.data();
+  }
+  model->executor()->FreeIdle();
+  {
+    const Spare left(*model, spare);
+    Session::RunBatch({rows.data(), rows.size()}, 0);
+  }
+  for (size_t i = 0; i < saved.size(); ++i) {
+    answers[i].status = rows[i].status;
+    if (rows[i].status.ok()) continue;
+    const Status again = sessions[i]->ReadLogits(answers[i].logits.data());
+    EXPECT_TRUE(again.ok()) << again.message();
+  }
+  return answers;
+}
+
+// specs: of a session with a short cache and of one with a long one.
+void ExpectTheFirstAnswersAsAlone(const AlignedBytes& bytes, const std::vector<std::string>& specs) {
+  const auto model = OpenWithLimit(bytes);
+  const std::vector<int> prompts = {40, 700};
+  std::vector<std::vector<uint8_t>> saved;
+  std::vector<std::vector<float>> expected;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const auto session = FedSession(model, specs[i], prompts[i]);
+    ASSERT_TRUE(session->Accept(7).ok());
+    saved.push_back(SavedBytes(*session));
+    expected.push_back(AnswersWithin(model, 64 << 20, {saved[i]})[0].logits);
+  }
+  constexpr int64_t kStep = 2048;
+  int n_first_only = 0;
+  for (int64_t spare = 0;; spare += kStep) {
+    SCOPED_TRACE(spare);
+    const Answer alone = AnswersWithin(model, spare, {saved[0]})[0];
+    const std::vector<Answer> both = AnswersWithin(model, spare, saved);
+    EXPECT_EQ(alone.logits, expected[0]);
+    for (size_t i = 0; i < both.size(); ++i) {
+      ASSERT_TRUE(both[i].status.ok() || both[i].status.code() == Code::kMemory) << both[i].status.message();
+      ASSERT_EQ(both[i].logits, expected[i]) << "session " << i;
+    }
+    if (alone.status.ok()) {
+      ASSERT_TRUE(both[0].status.ok()) << both[0].status.message();
+    }
+    n_first_only += both[0].status.ok() && !both[1].status.ok() ? 1 : 0;
+    if (both[0].status.ok() && both[1].status.ok()) break;
+    ASSERT_LT(spare, 64 << 20);
+  }
+  EXPECT_GT(n_first_only, 10) << "there was room for the first alone";
+}
+
+TEST(TightMemory, ALongSessionLeavesAShortOneItsRoomForScoring) {
+  ExpectTheFirstAnswersAsAlone(test::TinyModelBytes({}),
+                               {"snapkv:budget=32,window=8,decode=reobserve,slack=0",
+                                "snapkv:budget=600,window=8,decode=reobserve,slack=0"});
+}
+
+// Tables of angles are made anew for the longer session, one of each kind of rotation.
+TEST(TightMemory, ALongSessionLeavesAShortOneItsAngles) {
+  test::TinyModelOptions options;
+  options.layers = {{0, 0}, {0, 1}};
+  options.change = [](ModelConfig* c) {
+    c->more_ropes.resize(1);
+    c->more_ropes[0].theta = 500000;
+  };
+  ExpectTheFirstAnswersAsAlone(test::TinyModelBytes(options),
+                               {"streaming:budget=32", "streaming:budget=600"});
+}
+
+}  // namespace
+}  // namespace kvc
