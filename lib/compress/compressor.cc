@@ -134,6 +134,14 @@ Status Compressor::KeepLengths(Device* device, Stream* stream, const KvCache& ca
   return {};
 }
 
+void Compressor::ForgetLengths() {
+  const bool in_cache = policy().positions == PositionMode::kInCache;
+  if (in_cache_ != in_cache && plan_.reobserves()) return;
+  keep_lengths_ = false, in_cache_ = in_cache;
+  std::fill(held_.begin(), held_.end(), kUnbounded);
+  step_stale_ = true;
+}
+
 void Compressor::HoldLengths(const KvCache& cache) {
   step_stale_ = true;
   for (size_t i = 0; i < held_.size(); ++i) held_[i] = std::max(2, cache.Len(static_cast<int32_t>(i)));

@@ -140,6 +140,9 @@ class Compressor {
   // four) leaves for each new one. in_cache: positions are counted in slots too.
   Status KeepLengths(Device* device, Stream* stream, const KvCache& cache, bool in_cache, int32_t n_tokens);
   bool keeps_lengths() const { return keep_lengths_; }
+  // As if KeepLengths had not been called, where no token came since. Queries that lost their rotation with
+  // it stay as they are, and then everything does.
+  void ForgetLengths();
   // The same lengths again, after a prompt that compressed.
   void HoldLengths(const KvCache& cache);
 

@@ -156,17 +156,25 @@ Status Session::CanGoOn(const char* what) const {
   return Error(Code::kInvalid, "%s after rewind: prefill or accept at least one token first", what);
 }
 
-// At max_tokens: an error, or from now on an old entry leaves for each new one.
-Status Session::MakeRoom() {
+Status Session::CheckRoom() const {
   if (n_tokens_ < params_.max_tokens) return {};
   if (n_tokens_ >= kMaxPosition) return Error(Code::kContextFull, "a session counts %d tokens", kMaxPosition);
   if (params_.on_full == OnFull::kError)
     return Error(Code::kContextFull, "the session holds max_tokens=%d tokens", params_.max_tokens);
-  if (compressor_->keeps_lengths()) return {};
-  Result<Executor::Lease> lease = executor()->Acquire();
-  if (!lease.ok()) return lease.status();
-  return compressor_->KeepLengths(executor()->device(), lease.value()->stream.get(), *cache_,
-                                  params_.on_full == OnFull::kSlide, n_tokens_);
+  return {};
+}
+
+// At max_tokens: from now on an old entry leaves for each new one.
+Status Session::MakeRoom(Stream* stream) {
+  if (n_tokens_ < params_.max_tokens || compressor_->keeps_lengths()) return {};
+  made_room_ = true;
+  return compressor_->KeepLengths(executor()->device(), stream, *cache_, params_.on_full == OnFull::kSlide,
+                                  n_tokens_);
+}
+
+void Session::LeaveRoom() {
+  if (made_room_) compressor_->ForgetLengths();
+  made_room_ = false;
 }
 
 // ---- steps ----
@@ -179,7 +187,7 @@ Status Session::FeedPending() {
 
 // Tokens as rows of a step; the pending one is the first of them, if there is one.
 Status Session::FeedRows(Span<const int32_t> tokens) {
-  KVC_RETURN_IF_ERROR(MakeRoom());
+  KVC_RETURN_IF_ERROR(CheckRoom());
   StepWish wish;
   wish.session = this, wish.tokens = tokens;
   return StepRunner(executor()).Run({&wish, 1}, /*all=*/true);
@@ -188,7 +196,7 @@ Status Session::FeedRows(Span<const int32_t> tokens) {
 // Book-keeping after tokens went through the network: the pending one, if there was one, was the first.
 void Session::Fed(Span<const int32_t> tokens, bool dropped) {
   n_tokens_ += static_cast<int32_t>(tokens.size());
-  rewound_ = false;
+  rewound_ = made_room_ = false;
   Remember(tokens);
   pending_ = -1;
   n_compactions_ += dropped ? 1 : 0;
@@ -256,7 +264,7 @@ Status Session::PrepareRow(StepWish* row, int64_t* chunks) {
   if (finished_ && row->chooses) return {};
   KVC_RETURN_IF_ERROR(CheckCancel("step"));
   if (pending_ >= 0) {
-    KVC_RETURN_IF_ERROR(MakeRoom());
+    KVC_RETURN_IF_ERROR(CheckRoom());
     row->tokens = {&pending_, 1};
   }
   row->rests = false;
@@ -348,13 +356,13 @@ Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) 
     KVC_RETURN_IF_ERROR(s.CheckTokenIds({tokens + i, 1}));
     // Before the next token comes an entry has to leave, or the layers are looked at again.
     const bool apart = s.n_tokens_ + 1 == s.params_.max_tokens || s.compressor_->ends_later();
-    const Status room = apart ? s.FeedPending() : s.MakeRoom();
+    const Status room = apart ? s.FeedPending() : s.CheckRoom();
     if (!room.ok()) return Error(room.code(), "session %zu of the batch: %s", i, room.message().c_str());
     const size_t waits = s.pending_ >= 0 ? 1 : 0;
     fed[i] = {s.pending_, tokens[i]};
     wishes[i].session = &s, wishes[i].tokens = {fed[i].data() + 1 - waits, 1 + waits};
   }
-  for (Session* s : sessions) KVC_RETURN_IF_ERROR(s->MakeRoom());
+  for (const Session* s : sessions) KVC_RETURN_IF_ERROR(s->CheckRoom());
   if (sessions.empty()) return {};
   KVC_RETURN_IF_ERROR(StepRunner(sessions[0]->executor()).Run({wishes.data(), wishes.size()}, true));
   for (Session* s : sessions) s->finished_ = false, s->stop_token_ = -1;

@@ -255,7 +255,10 @@ class Session {
 
   // steps
   Status PrepareRow(StepWish* row, int64_t* chunks);
-  Status MakeRoom();
+  Status CheckRoom() const;
+  // For a step that comes next; LeaveRoom: it did not come.
+  Status MakeRoom(Stream* stream);
+  void LeaveRoom();
   Status CheckDraft(Span<const int32_t> draft, int32_t* tokens, int32_t* n);
   Status FeedRows(Span<const int32_t> tokens);
   void Fed(Span<const int32_t> tokens, bool dropped);
@@ -307,7 +310,8 @@ class Session {
   bool keeps_tokens_ = false,
        rewound_ = false;  // rewound: hidden_ is that of a token that is gone
   bool finished_ = false;
-  bool torn_ = false;  // a step or a rewind failed in its middle: layers hold different tokens
+  bool made_room_ = false;  // since the last step
+  bool torn_ = false;       // a step or a rewind failed in its middle: layers hold different tokens
   // Whose turn it was from so many tokens on, ascending; nobody's before the first. Rewind goes back in it.
   std::vector<TurnSpan> turns_;
   std::vector<AnswerEnd> answer_ends_;  // ascending, those that a rewind can reach

@@ -41,7 +41,9 @@ bool Session::FitsAsRows(int32_t n, bool compress) const {
   const bool appends = !compress || plan.policy().keeps_all();
   const bool plain = plan.n_aux() == 0 && !plan.codebook() && !plan.reobserves() &&
                      (!plan.evicts_at_steps() || plan.policy().keeps_all());
-  const bool room = compressor_->keeps_lengths() || held() + n <= params_.max_tokens;
+  // One part, which nothing has to undo: none that goes across max_tokens.
+  const bool room =
+      held() + n <= params_.max_tokens || (compressor_->keeps_lengths() && held() >= params_.max_tokens);
   // A prompt's tokens see each other as they are, those of steps as they are stored.
   const bool raw = !plan.policy().quantises() || n < Residual(plan.policy());
   return appends && plain && raw && room && n_tokens_ > 0 && n <= kPromptRows;

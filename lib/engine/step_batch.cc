@@ -34,6 +34,15 @@ Status StepRunner::Run(Span<StepWish> wishes, bool all) {
   Result<Executor::Lease> lease = executor_->Acquire();
   if (!lease.ok()) return lease.status();
   workspace_ = std::move(lease.value());
+  struct Undo {  // of steps that did not come, also when memory ends
+    Span<StepWish> wishes;
+    ~Undo() {
+      for (const StepWish& wish : wishes) wish.session->LeaveRoom();
+    }
+  } undo{wishes};
+  for (StepWish& wish : wishes) {
+    if (Rows(wish) > 0) wish.status = wish.session->MakeRoom(workspace_->stream.get());
+  }
   KVC_RETURN_IF_ERROR(Reserve(wishes));
   for (const StepWish& wish : wishes) {
     if (all && !wish.status.ok()) return wish.status;

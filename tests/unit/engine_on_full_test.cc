@@ -148,5 +148,39 @@ TEST(OnFull, ErrorLeavesTheSessionAsItWas) {
   ASSERT_TRUE(session->Rewind(1).ok());
 }
 
+// A session that makes room already, and has some again since a rewind: a few tokens that go past the end of
+// the context are read before it and behind it. All of them go when they are not read to their end.
+TEST(OnFull, APromptAcrossTheEndIsTakenBackWhole) {
+  test::TinyModelOptions options;
+  options.sliding_window = 16;
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  const auto model = test::OpenTiny(bytes);
+  SessionParams params;
+  params.max_tokens = 100, params.on_full = OnFull::kEvict;
+  const auto cancelled = test::FedSession(model, "full:kv=f32", 100, params),
+             left = test::FedSession(model, "full:kv=f32", 100, params);
+  for (Session* s : {cancelled.get(), left.get()}) {
+    FeedTokens(*s, TinyPrompt(4, 3));
+    ASSERT_TRUE(s->makes_room());
+    ASSERT_TRUE(s->Rewind(15).ok());
+  }
+  const SessionStats before = cancelled->Stats();
+  ASSERT_TRUE(cancelled->Enqueue(TinyPrompt(32, 9), false).ok());
+  StepWish row;
+  row.session = cancelled.get();
+  Session::RunBatch({&row, 1}, 1);
+  ASSERT_TRUE(row.status.ok()) << row.status.message();
+  ASSERT_EQ(row.token, StepWish::kReading);
+  cancelled->call().RequestCancel();
+  Session::RunBatch({&row, 1}, 1);
+  ASSERT_EQ(row.status.code(), Code::kCancelled);
+  cancelled->call().ClearCancel();
+  EXPECT_EQ(cancelled->Stats().n_prompt, before.n_prompt);
+  EXPECT_EQ(cancelled->Stats().n_slots, before.n_slots);
+  for (Session* s : {cancelled.get(), left.get()}) ASSERT_TRUE(s->Prefill(TinyPrompt(32, 5), false).ok());
+  ExpectSameKept(*cancelled, *left);
+  ExpectNearLogits(*cancelled, *left, 0.0f);
+}
+
 }  // namespace
 }  // namespace kvc

@@ -120,5 +120,42 @@ TEST(TightMemory, ALongSessionLeavesAShortOneItsAngles) {
                                {"streaming:budget=32", "streaming:budget=600"});
 }
 
+// At the end of the context, and then taken back: positions are counted in slots from where an entry left.
+TEST(TightMemory, AStepWithoutRoomMakesNoneInTheContext) {
+  const AlignedBytes bytes = test::TinyModelBytes({});
+  const auto model = OpenWithLimit(bytes);
+  SessionParams params;
+  params.max_tokens = 60, params.on_full = OnFull::kSlide;
+  for (const std::string spec : {"full:kv=f32", "snapkv:budget=24,window=8,kv=f32"}) {
+    for (const bool in_batch : {false, true}) {
+      SCOPED_TRACE(spec + (in_batch ? ", in a batch" : ""));
+      const auto failed = FedSession(model, spec, 50, params), left = FedSession(model, spec, 50, params);
+      for (Session* s : {failed.get(), left.get()}) {
+        FeedTokens(*s, TinyPrompt(10, 3));
+        ASSERT_TRUE(s->Accept(5).ok());
+      }
+      model->executor()->FreeIdle();
+      {
+        const Spare none(*model, 0);
+        int32_t token = 9;
+        Session* const one = failed.get();
+        const Status status = in_batch ? Session::FeedBatch({&one, 1}, &token) : failed->Accept(token);
+        EXPECT_EQ(status.code(), Code::kMemory) << status.message();
+      }
+      EXPECT_FALSE(failed->makes_room());
+      for (Session* s : {failed.get(), left.get()}) {
+        ASSERT_TRUE(s->Rewind(5).ok());
+        ASSERT_TRUE(s->Prefill(TinyPrompt(2, 9), true).ok());
+      }
+      ExpectSameKept(*failed, *left);
+      ExpectNearLogits(*failed, *left, 0.0f);
+      for (Session* s : {failed.get(), left.get()}) FeedTokens(*s, TinyPrompt(9, 4));
+      EXPECT_TRUE(failed->makes_room());
+      ExpectSameKept(*failed, *left);
+      ExpectNearLogits(*failed, *left, 0.0f);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvc
