@@ -73,24 +73,25 @@ class KvCache::Replacement {
   }
   Replacement(const Replacement&) = delete;
   Replacement& operator=(const Replacement&) = delete;
-  // The old pages go.
+  // The old pages go. Takes no memory: nothing undoes half of it.
   void Keep() {
     kept_ = true;
     for (int32_t i = first_; i < end(); ++i) {
       const HeadRecords& r = old_[static_cast<size_t>(i - first_)];
-      Release(r.formats[0], r.pages);
-      if (r.formats[1] >= 0 && r.ring[kRingPage] >= 0) Release(r.formats[1], {r.ring[kRingPage]});
-      for (int which = 0; which < 2; ++which) Release(r.formats[2 + which], r.books[which]);
+      Release(r.formats[0], r.pages.data(), r.pages.size());
+      if (r.formats[1] >= 0 && r.ring[kRingPage] >= 0) Release(r.formats[1], &r.ring[kRingPage], 1);
+      for (int which = 0; which < 2; ++which)
+        Release(r.formats[2 + which], r.books[which].data(), r.books[which].size());
     }
   }
 
  private:
   int32_t end() const { return first_ + c_->layout_->n_kv_heads; }
-  void Release(int32_t format, const std::vector<int32_t>& ids) {
-    if (ids.empty()) return;
+  void Release(int32_t format, const int32_t* ids, size_t n) {
+    if (n == 0) return;
     PageArena& arena = c_->Arena(format);
-    arena.Release(ids.data(), ids.size());
-    c_->bytes_ -= static_cast<int64_t>(ids.size()) * arena.page_bytes();
+    arena.Release(ids, n);
+    c_->bytes_ -= static_cast<int64_t>(n) * arena.page_bytes();
   }
   KvCache* c_;
   const int32_t first_;

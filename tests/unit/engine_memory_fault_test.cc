@@ -67,6 +67,37 @@ TEST(MemoryFault, NoRowOfABatchLosesItsToken) {
   FAIL() << "more allocations than expected";
 }
 
+// A compression puts pages in the place of others, which no cache has then. Another session holds some all
+// the while, so nobody comes to sweep up behind the last.
+TEST(MemoryFault, ACompressionLeavesNoPages) {
+  const auto model = OpenTwoLayers();
+  for (const std::string spec : {"snapkv:budget=40,window=8,kv=int8,quant_group=16,residual=4",
+                                 "spindlekv:budget=40,window=8", "h2o:budget=40"}) {
+    SCOPED_TRACE(spec);
+    const auto other = test::FedSession(model, spec, 60);
+    const std::vector<uint8_t> saved = SavedBytes(*other);
+    model->executor()->FreeIdle();
+    const int64_t before = model->meter()->used();
+    bool failed = true;
+    for (int fault = 0; failed; ++fault) {
+      ASSERT_LT(fault, kMostFaults) << "more allocations than expected";
+      auto session = Session::RestoreFrom(model, {saved.data(), saved.size()});
+      ASSERT_TRUE(session.ok()) << session.status().message();
+      {
+        HeapFault heap(fault, HeapFault::kOne);
+        try {
+          static_cast<void>(session.value()->Recompress(20, nullptr));
+        } catch (const std::bad_alloc&) {
+        }
+        failed = heap.fired();
+      }
+      session.value().reset();
+      model->executor()->FreeIdle();
+      ASSERT_EQ(model->meter()->used(), before) << "allocation " << fault;
+    }
+  }
+}
+
 // A prompt that is chosen from across layers fails behind its last row, too: the logits are those of before.
 TEST(MemoryFault, APromptThatFailedLeavesTheLogits) {
   const auto model = OpenTwoLayers();
