@@ -273,13 +273,14 @@ Status Session::PrepareRow(StepWish* row, int64_t* chunks) {
 
 namespace {
 
-// Memory that ends in one row is that row's failure: what the others did is theirs.
+// Memory that ends in one row is that row's failure: what the others did is theirs. Says so in as few
+// characters as a string holds without memory of its own.
 template <typename F>
 Status OfRow(F&& work) {
   try {
     return work();
   } catch (const std::bad_alloc&) {
-    return Error(Code::kMemory, "no memory for a step of this session");
+    return Status(Code::kMemory, "no memory");
   }
 }
 

@@ -40,31 +40,33 @@ TEST(MemoryFault, NoRowOfABatchLosesItsToken) {
   };
   int32_t expected[2];
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(restored(i)->Step(&expected[i]).ok());
-  for (int fault = 0; fault < kMostFaults; ++fault) {
-    const std::unique_ptr<Session> sessions[] = {restored(0), restored(1)};
-    StepWish rows[2];
-    for (int i = 0; i < 2; ++i) rows[i].session = sessions[i].get();
-    bool failed = false;
-    {
-      HeapFault heap(fault, HeapFault::kOne);
-      try {
-        Session::RunBatch({rows, 2}, 0);
-      } catch (const std::bad_alloc&) {
-        for (StepWish& row : rows) row.status = Error(Code::kMemory, "heap");
+  for (const HeapFault::Mode mode : {HeapFault::kOne, HeapFault::kAllFrom}) {
+    bool failed = true;
+    for (int fault = 0; failed; ++fault) {
+      ASSERT_LT(fault, kMostFaults) << "more allocations than expected";
+      const std::unique_ptr<Session> sessions[] = {restored(0), restored(1)};
+      StepWish rows[2];
+      for (int i = 0; i < 2; ++i) rows[i].session = sessions[i].get();
+      bool thrown = false;
+      {
+        HeapFault heap(fault, mode);
+        try {
+          Session::RunBatch({rows, 2}, 0);
+        } catch (const std::bad_alloc&) {
+          thrown = true;
+        }
+        failed = heap.fired();
       }
-      failed = heap.fired();
-    }
-    for (int i = 0; i < 2; ++i) {
-      int32_t token = rows[i].token;
-      if (!rows[i].status.ok()) {
-        ASSERT_EQ(rows[i].status.code(), Code::kMemory);
-        ASSERT_TRUE(sessions[i]->Step(&token).ok());
+      for (int i = 0; i < 2; ++i) {
+        int32_t token = rows[i].token;
+        if (thrown || !rows[i].status.ok()) {
+          ASSERT_TRUE(thrown || rows[i].status.code() == Code::kMemory) << rows[i].status.message();
+          ASSERT_TRUE(sessions[i]->Step(&token).ok());
+        }
+        ASSERT_EQ(token, expected[i]) << "row " << i << ", allocation " << fault << ", mode " << mode;
       }
-      ASSERT_EQ(token, expected[i]) << "row " << i << ", allocation " << fault;
     }
-    if (!failed) return;
   }
-  FAIL() << "more allocations than expected";
 }
 
 // A compression puts pages in the place of others, which no cache has then. Another session holds some all
