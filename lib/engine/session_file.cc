@@ -280,7 +280,9 @@ Result<std::unique_ptr<Session>> Session::ReadNamed(std::shared_ptr<const Model>
   Result<std::unique_ptr<Session>> read = ReadFrom(std::move(model), bytes);
   const Status& status = read.status();
   if (read.ok() || status.code() == Code::kMemory) return read;
-  if (status.code() == Code::kUnsupported)
+  // Nor is what a device cannot do a fault of the file.
+  const Code codes[] = {Code::kUnsupported, Code::kDevice, Code::kInternal};
+  if (std::count(std::begin(codes), std::end(codes), status.code()) > 0)
     return Error(status.code(), "%s: %s", name, status.message().c_str());
   // A policy or a parameter that nobody could have saved is damage too.
   const char* damaged = status.code() == Code::kBadModel ? "" : "damaged: ";
