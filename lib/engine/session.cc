@@ -199,7 +199,7 @@ void Session::Fed(Span<const int32_t> tokens, bool dropped) {
   rewound_ = made_room_ = false;
   Remember(tokens);
   pending_ = -1;
-  n_compactions_ += dropped ? 1 : 0;
+  Count(&n_compactions_, dropped ? 1 : 0);
   if (dropped || !CanTakeBack()) changed_at_ = n_tokens_;
 }
 
@@ -332,7 +332,7 @@ void Session::TakeToken(int32_t token) {
     text_.Push(model_->tokenizer().Piece(token));  // takes memory at most before it changes anything
   pending_ = token;
   stop_token_ = -1;
-  ++n_answer_;
+  Count(&n_answer_, 1);
 }
 
 Status Session::SetBias(Span<const int32_t> tokens, const float* biases) {

@@ -232,6 +232,7 @@ class Session {
   // a trace.
   bool OnlyAppends() const { return CanTakeBack() && !compressor_->writes_all() && !observe_; }
 
+  static void Count(int32_t* n, int32_t more) { *n = std::min(*n, kMaxPosition - more) + more; }
   Status FeedWhatHasRoom();
   size_t NewestTextBytes(int32_t n) const;
 
@@ -300,8 +301,8 @@ class Session {
   int64_t attention_stride_ = 0;
   std::vector<int32_t> attention_len_;  // [L * G] entries it is over; empty: none
   CallState call_;
-  int32_t n_tokens_ = 0, n_prompt_ = 0, n_answer_ = 0,
-          n_compactions_ = 0;  // n_tokens_: fed, the logical length
+  // n_tokens_: fed, the logical length. The others count what is taken back, too, up to kMaxPosition.
+  int32_t n_tokens_ = 0, n_prompt_ = 0, n_answer_ = 0, n_compactions_ = 0;
   int32_t pending_ = -1, stop_token_ = -1;
   int32_t changed_at_ =
       0;  // logical length when an entry was last dropped, merged or quantised: Rewind stops there

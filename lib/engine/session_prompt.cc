@@ -209,7 +209,7 @@ Status Session::ReadRows(int64_t* chunks) {
   if (p.before != nullptr) cache_->LeaveWindows();
   KVC_RETURN_IF_ERROR(FeedRows({rows.data(), rows.size()}));
   p.at += part;
-  n_prompt_ += part;
+  Count(&n_prompt_, part);
   text_.DropWaiting();
   stop_token_ = -1;
   finished_ = false;
@@ -304,7 +304,7 @@ Status Session::MakeTaker(Stream* stream, int32_t n_new, bool compress, PromptJo
 void Session::TakePart(PromptJob* job, size_t taker, int32_t n_given) {
   const std::vector<int32_t>& tokens = job->tokens();
   n_tokens_ += static_cast<int32_t>(tokens.size());
-  n_prompt_ += n_given;
+  Count(&n_prompt_, n_given);
   Remember({tokens.data(), tokens.size()});
   text_.DropWaiting();
   pending_ = stop_token_ = -1;
@@ -321,7 +321,7 @@ void Session::Commit(PromptJob::Taker* taker) {
   // From a compressed prompt on, heads hold what it left them.
   if (taker->compress && compressor_->keeps_lengths()) compressor_->HoldLengths(*cache_);
   if (compressor_->TakeChanged()) {
-    ++n_compactions_;
+    Count(&n_compactions_, 1);
     changed_at_ = n_tokens_;
   }
   compress_seconds_ += taker->compress_seconds;

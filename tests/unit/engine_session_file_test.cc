@@ -104,6 +104,32 @@ TEST(SessionFile, EveryCutAndEveryAdditionIsRefused) {
   }
 }
 
+// Tokens that are read and taken back again count on, as far as counts go.
+TEST(SessionFile, ASessionThatCountedToTheEndIsSavedAndRestored) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = Tiny();
+  ASSERT_TRUE(Fed(model, "full", 20, 3)->Save(path).ok());
+  std::string bytes = Read(path);
+  const int32_t counts[] = {22, 20, 3, 0};  // tokens, of prompts, of answers; compressions
+  const size_t at = bytes.find(std::string(reinterpret_cast<const char*>(counts), sizeof counts));
+  ASSERT_NE(at, std::string::npos);
+  const int32_t most[] = {kMaxPosition - 1, kMaxPosition - 1};
+  std::memcpy(&bytes[at + sizeof(int32_t)], most, sizeof most);
+  WriteWithItsChecksum(path, bytes);
+  for (int round = 0; round < 2; ++round) {
+    auto restored = Session::Restore(model, path);
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+    Session& s = *restored.value();
+    ASSERT_TRUE(s.Prefill(TinyPrompt(3), false).ok());    // as rows of a step
+    ASSERT_TRUE(s.Prefill(TinyPrompt(300), false).ok());  // a layer at a time
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(s.Accept(1).ok());
+    EXPECT_EQ(s.Stats().n_prompt, kMaxPosition);
+    EXPECT_EQ(s.Stats().n_answer, kMaxPosition);
+    ASSERT_TRUE(s.Save(path).ok());
+  }
+}
+
 // Someone changes bytes and makes the checksum right again: refused, or a session that works, never more.
 TEST(SessionFile, ChangedContentWithARightChecksumDoesNoHarm) {
   const test::TempFolder folder;
