@@ -127,7 +127,7 @@ void Session::Reset() {
   n_tokens_ = n_prompt_ = n_answer_ = n_compactions_ = 0;
   pending_ = stop_token_ = -1;
   finished_ = rewound_ = torn_ = false;
-  turns_.clear(), answer_ends_.clear();
+  turns_.clear(), answer_ends_.clear(), texts_.clear();
   sampler_.Forget();
   cache_bytes_peak_ = workspace_peak_ = 0;
   changed_at_ = 0;
@@ -328,8 +328,11 @@ Status Session::Accept(int32_t token) {
 
 // The next token of the answer. Stop tokens have no text.
 void Session::TakeToken(int32_t token) {
-  if (!model_->tokenizer().IsStop(token))
+  if (!model_->tokenizer().IsStop(token)) {
+    ReserveTexts(1);
     text_.Push(model_->tokenizer().Piece(token));  // takes memory at most before it changes anything
+    NoteText(n_tokens_ + 1);
+  }
   pending_ = token;
   stop_token_ = -1;
   Count(&n_answer_, 1);

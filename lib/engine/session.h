@@ -181,6 +181,10 @@ class Session {
     int32_t from;
     Turn turn;
   };
+  struct TextSpan {
+    int32_t from;
+    bool at_start;
+  };
   // An answer that ended with the stop token `token`, the last of the first `at` tokens.
   struct AnswerEnd {
     int32_t at, token;
@@ -220,6 +224,9 @@ class Session {
   Turn turn() const { return turns_.empty() ? Turn::kNobodys : turns_.back().turn; }
   void ReserveTurn();
   void SetTurn(Turn turn);
+  void ReserveTexts(size_t more);  // NoteText takes no memory so many times
+  void NoteText(int32_t from);
+  void BeginText(int32_t n_given);
   // What ends before the next token; `at` 0: no answer does. And those that no rewind reaches any more.
   AnswerEnd AnswerEndHere() const;
   void ForgetAnswerEnds();
@@ -316,6 +323,8 @@ class Session {
   // Whose turn it was from so many tokens on, ascending; nobody's before the first. Rewind goes back in it.
   std::vector<TurnSpan> turns_;
   std::vector<AnswerEnd> answer_ends_;  // ascending, those that a rewind can reach
+  // Whether from so many tokens on the next piece is the first of a text, ascending; it is before the first.
+  std::vector<TextSpan> texts_;
   int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;
   double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;
   std::unique_ptr<WaitingPrompt> waiting_;

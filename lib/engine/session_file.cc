@@ -131,6 +131,7 @@ Status Session::ArchiveFields(Archive& a, Stream* stream) {
   KVC_RETURN_IF_ERROR(ArchiveSequence(a, tokens_, kMaxPosition));
   KVC_RETURN_IF_ERROR(ArchiveHidden(a, stream));
   KVC_RETURN_IF_ERROR(text_.Archive(a, kMaxText));
+  if (Archive::kReading && !text_.at_start()) texts_.push_back({1, false});  // where it began, no file says
   KVC_RETURN_IF_ERROR(
       compressor_->ArchiveState(a, params_.on_full == OnFull::kSlide, executor()->device(), stream));
   return made_room == compressor_->keeps_lengths()

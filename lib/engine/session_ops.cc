@@ -13,7 +13,7 @@ void Session::CopyCounters(const Session& from) {
   changed_at_ = from.changed_at_;
   tokens_ = from.tokens_, keeps_tokens_ = from.keeps_tokens_;
   rewound_ = from.rewound_, torn_ = from.torn_;
-  turns_ = from.turns_, answer_ends_ = from.answer_ends_;
+  turns_ = from.turns_, answer_ends_ = from.answer_ends_, texts_ = from.texts_;
 }
 
 // `other` is a fork of this session from before something failed. Takes no memory.
@@ -25,9 +25,11 @@ void Session::TakeStateOf(Session& other) {
   std::vector<int32_t> tokens = std::move(other.tokens_);
   std::vector<TurnSpan> turns = std::move(other.turns_);
   std::vector<AnswerEnd> ends = std::move(other.answer_ends_);
-  other.tokens_.clear(), other.turns_.clear(), other.answer_ends_.clear();
+  std::vector<TextSpan> texts = std::move(other.texts_);
+  other.tokens_.clear(), other.turns_.clear(), other.answer_ends_.clear(), other.texts_.clear();
   CopyCounters(other);
   tokens_ = std::move(tokens), turns_ = std::move(turns), answer_ends_ = std::move(ends);
+  texts_ = std::move(texts);
   sampler_.TakeTokens(&other.sampler_);
   text_.GoOnFrom(other.text_);
 }
@@ -90,7 +92,9 @@ Status Session::Rewind(int32_t n) {
   pending_ = stop_token_ = -1;
   finished_ = false;
   rewound_ = true;
+  while (!texts_.empty() && texts_.back().from > held()) texts_.pop_back();
   text_.TakeBack(text_bytes);
+  text_.set_at_start(texts_.empty() || texts_.back().at_start);
   attention_len_.clear();
   while (!turns_.empty() && turns_.back().from > held()) turns_.pop_back();
   while (!answer_ends_.empty() && answer_ends_.back().at > held()) answer_ends_.pop_back();

@@ -9,6 +9,14 @@ namespace {
 
 constexpr int32_t kFullChunk = 256;  // tokens of a prompt that are read before others leave, past max_tokens
 
+// Of spans, all before the one in which `reached`, where every rewind ends, lies.
+template <typename T>
+void ForgetSpans(int32_t reached, std::vector<T>* spans) {
+  const auto behind =
+      std::find_if(spans->begin(), spans->end(), [&](const T& span) { return span.from > reached; });
+  if (behind - spans->begin() > 1) spans->erase(spans->begin(), behind - 1);
+}
+
 }  // namespace
 
 double Session::WaitingPrompt::Progress() const {
@@ -150,14 +158,30 @@ Status Session::ReadOn(int64_t* chunks) {
 void Session::ReserveTurn() {
   if (turns_.size() == turns_.capacity()) turns_.reserve(2 * turns_.size() + 4);
   if (answer_ends_.size() == answer_ends_.capacity()) answer_ends_.reserve(2 * answer_ends_.size() + 4);
+  ReserveTexts(2);  // for the first piece behind it as well
 }
 
 // Behind a prompt, for which ReserveTurn made room. What no rewind reaches is forgotten.
 void Session::SetTurn(Turn now) {
   if (now != turn()) turns_.push_back({held(), now});
-  const auto reached = std::find_if(turns_.begin(), turns_.end(),
-                                    [this](const TurnSpan& span) { return span.from > changed_at_; });
-  if (reached - turns_.begin() > 1) turns_.erase(turns_.begin(), reached - 1);
+  ForgetSpans(changed_at_, &turns_);
+}
+
+void Session::ReserveTexts(size_t more) {
+  if (texts_.capacity() - texts_.size() < more) texts_.reserve(2 * texts_.size() + 4);
+}
+
+// Whether a text is at its start may have changed with the token that made `from` of them.
+void Session::NoteText(int32_t from) {
+  const bool known = texts_.empty() || texts_.back().at_start;
+  if (text_.at_start() != known) texts_.push_back({from, text_.at_start()});
+  ForgetSpans(changed_at_, &texts_);
+}
+
+// Behind n_given tokens of a prompt, all of which are fed.
+void Session::BeginText(int32_t n_given) {
+  text_.DropWaiting();
+  NoteText(n_tokens_ - n_given + 1);
 }
 
 // Tokens are remembered for a while only, turns as long as there is a way back to them.
@@ -210,7 +234,7 @@ Status Session::ReadRows(int64_t* chunks) {
   KVC_RETURN_IF_ERROR(FeedRows({rows.data(), rows.size()}));
   p.at += part;
   Count(&n_prompt_, part);
-  text_.DropWaiting();
+  BeginText(part);
   stop_token_ = -1;
   finished_ = false;
   *chunks -= std::min<int64_t>(*chunks, model_->config().n_layers);
@@ -306,7 +330,7 @@ void Session::TakePart(PromptJob* job, size_t taker, int32_t n_given) {
   n_tokens_ += static_cast<int32_t>(tokens.size());
   Count(&n_prompt_, n_given);
   Remember({tokens.data(), tokens.size()});
-  text_.DropWaiting();
+  BeginText(n_given);
   pending_ = stop_token_ = -1;
   finished_ = rewound_ = false;
   Commit(&job->takers()[taker]);

@@ -20,6 +20,8 @@ class TextStream {
   void DropWaiting() { pending_.clear(), at_start_ = true; }
   // The newest tokens, of so many bytes, are gone: so are those of them that wait.
   void TakeBack(size_t n) { pending_.resize(pending_.size() - std::min(pending_.size(), n)); }
+  bool at_start() const { return at_start_; }  // no byte of this text has come
+  void set_at_start(bool at_start) { at_start_ = at_start; }
   // Moves out at most cap bytes, never splitting a character; returns their number.
   int32_t Pull(uint8_t* out, int32_t cap);
   // Bytes that Pull could give now.
