@@ -110,8 +110,15 @@ Status Session::Say(Role role, Span<const uint8_t> text, bool answer, bool queue
                                  marks_ == nullptr ? TurnMarks() : *marks_, role, text, place, &tokens));
   const Turn next = answer ? Turn::kAnswer : role == Role::kSystem ? Turn::kAfterSystem : Turn::kNobodys;
   if (tokens.empty() && held() > 0) {  // an empty message between marks that are empty: the model speaks on
+    if (answer) KVC_RETURN_IF_ERROR(CanGoOn("an answer to nothing"));
     ReserveTurn();
     SetTurn(next);
+    if (finished_) {
+      text_.DropWaiting();
+      NoteText(held());
+    }
+    finished_ = false;
+    stop_token_ = -1;
     return {};
   }
   KVC_RETURN_IF_ERROR(Enqueue(tokens, /*compress=*/answer));

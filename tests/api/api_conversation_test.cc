@@ -258,4 +258,33 @@ TEST_F(Conversation, NeverEnds) {
   kvc_policy_close(policy);
 }
 
+// An empty message between empty marks: there is nothing to read, and the model speaks on.
+TEST_F(Conversation, AnEmptyMessageBeginsAnAnswerToo) {
+  for (const int32_t role : {KVC_ROLE_USER, KVC_ROLE_ASSISTANT})
+    ASSERT_EQ(kvc_session_set_turn_marks(session_, role, "", ""), KVC_OK);
+  const int32_t eos = kEos[0], letter = 'a';
+  const float much = 1000;
+  int32_t token = 0;
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "Hello", KVC_ANSWER), KVC_OK) << kvc_last_error();
+  ASSERT_EQ(kvc_session_set_logit_bias(session_, &eos, &much, 1), KVC_OK);
+  ASSERT_EQ(kvc_session_step(session_, &token), KVC_OK);
+  ASSERT_EQ(token, KVC_TOKEN_NONE);
+  ASSERT_EQ(kvc_session_set_logit_bias(session_, &letter, &much, 1), KVC_OK);
+  ASSERT_EQ(kvc_session_step(session_, &token), KVC_OK);
+  EXPECT_EQ(token, KVC_TOKEN_NONE) << "the answer is complete";
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "", KVC_ANSWER), KVC_OK) << kvc_last_error();
+  SIZED(kvc_session_stats, stats);
+  ASSERT_EQ(kvc_session_get_stats(session_, &stats), KVC_OK);
+  EXPECT_EQ(stats.stop_token, -1);
+  ASSERT_EQ(kvc_session_step(session_, &token), KVC_OK);
+  EXPECT_EQ(token, letter);
+  // Behind a rewind there are no logits to answer from.
+  ASSERT_EQ(kvc_session_rewind(session_, 1), KVC_OK);
+  EXPECT_EQ(Say(session_, KVC_ROLE_USER, "", KVC_ANSWER), KVC_E_INVALID);
+  EXPECT_NE(std::string(kvc_last_error()).find("after rewind"), std::string::npos) << kvc_last_error();
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "on", KVC_ANSWER), KVC_OK) << kvc_last_error();
+  ASSERT_EQ(kvc_session_step(session_, &token), KVC_OK);
+  EXPECT_EQ(token, letter);
+}
+
 }  // namespace
