@@ -248,7 +248,8 @@ class Session {
   bool FitsAsRows(int32_t n, bool compress) const;
   Status CheckFirst(size_t number, Span<const int32_t> tokens) const;
   static Status ReadTogether(Span<Session* const> sessions, Span<const int32_t> tokens);
-  int32_t NextPart() const;
+  Status CheckSlots(const WaitingPrompt& prompt) const;
+  int32_t NextPart(const WaitingPrompt& prompt) const;
   Status ReadRows(int64_t* chunks);
   Status ReadPart(int64_t* chunks);
   Status BeginPart(Workspace* workspace);

@@ -83,6 +83,7 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
       several = true;
     }
   }
+  KVC_RETURN_IF_ERROR(CheckSlots(*prompt));
   if (several) {
     Result<std::unique_ptr<Session>> before = Fork();
     if (!before.ok()) return before.status();
@@ -90,6 +91,17 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   }
   waiting_ = std::move(prompt);
   return {};
+}
+
+// Whether its first part and its last one can have the slots they ask for, as BeginPart will.
+Status Session::CheckSlots(const WaitingPrompt& p) const {
+  const StoragePlan& plan = compressor_->plan();
+  if (!p.compress || plan.policy().keeps_all()) return {};
+  const int32_t last = held() + static_cast<int32_t>(p.tokens.size()),
+                first = p.by_rows ? last : held() + NextPart(p);
+  std::vector<int32_t> slots;
+  KVC_RETURN_IF_ERROR(plan.PlanSlots(first, &slots));
+  return first < last ? plan.PlanSlots(last, &slots) : Status();
 }
 
 Status Session::SetTurnMarks(Role role, const char* prefix, const char* suffix) {
@@ -218,8 +230,7 @@ void Session::DropPrompt() {
 }
 
 // Tokens of the next part: none goes across max_tokens.
-int32_t Session::NextPart() const {
-  const WaitingPrompt& p = *waiting_;
+int32_t Session::NextPart(const WaitingPrompt& p) const {
   const int32_t part = std::min(p.at == 0 && p.first > 0 ? p.first : p.step,
                                 static_cast<int32_t>(p.tokens.size()) - p.at),
                 room = params_.max_tokens - held();
@@ -231,7 +242,7 @@ Status Session::ReadRows(int64_t* chunks) {
   const double begin = Seconds(), decoded = decode_seconds_;
   if (held() == params_.max_tokens) KVC_RETURN_IF_ERROR(FeedPending());  // the next token makes another leave
   WaitingPrompt& p = *waiting_;
-  const int32_t part = NextPart();
+  const int32_t part = NextPart(p);
   std::vector<int32_t> rows;
   if (pending_ >= 0) rows.push_back(pending_);
   rows.insert(rows.end(), p.tokens.begin() + p.at, p.tokens.begin() + p.at + part);
@@ -289,7 +300,7 @@ Status Session::BeginPart(Workspace* workspace) {
   WaitingPrompt& p = *waiting_;
   p.job.reset();
   workspace->FreeStepBuffers();
-  p.n_part = NextPart();
+  p.n_part = NextPart(p);
   std::vector<int32_t> tokens;  // the token of the last step comes first
   if (pending_ >= 0) tokens.push_back(pending_);
   tokens.insert(tokens.end(), p.tokens.begin() + p.at, p.tokens.begin() + p.at + p.n_part);

@@ -276,6 +276,25 @@ TEST_F(Batch, AQueuedPromptIsTakenBackWhole) {
   EXPECT_EQ(kvc_session_enqueue(queued, &bad, 1, 1), KVC_E_INVALID) << "refused beforehand";
 }
 
+// A budget that a prompt of this length cannot have. Of one that is compressed chunk by chunk: the first.
+TEST_F(Batch, APromptThatCannotBeCompressedIsRefusedBeforehand) {
+  const std::vector<int32_t> prompt = Prompt(2000, 3);
+  const std::pair<const char*, int32_t> refused[] = {
+      {"scissorhands:budget_ratio=0.1", 100},
+      {"scissorhands:budget_ratio=0.1,recent=64,compress_per_chunk=1", 2000},
+  };
+  for (const auto& [spec, n] : refused) {
+    SCOPED_TRACE(spec);
+    kvc_session* session = Open(spec, 4000);
+    EXPECT_EQ(kvc_session_enqueue(session, prompt.data(), n, 1), KVC_E_INVALID);
+    EXPECT_EQ(Stats(session).prompt_progress, 1) << "none waits";
+    EXPECT_EQ(kvc_session_enqueue(session, prompt.data(), n, 0), KVC_OK) << kvc_last_error();
+  }
+  kvc_session* session = Open("scissorhands:budget_ratio=0.1,recent=64", 4000);
+  EXPECT_EQ(kvc_session_enqueue(session, prompt.data(), 2000, 1), KVC_OK) << kvc_last_error();
+  Step(session);
+}
+
 // A request to any of the sessions ends the call for all, once.
 TEST_F(Batch, ACancelledPromptOfSeveralIsAnsweredOnce) {
   const std::vector<int32_t> prompt = Prompt(60, 3);
