@@ -135,6 +135,9 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
   Result<Executor::Lease> lease = executor()->Acquire();
   if (!lease.ok()) return lease.status();
   Workspace& workspace = *lease.value();
+  // As for a prompt: what others left, and what steps need, may be needed.
+  if (model_->meter()->limit() > 0) executor()->FreeIdle();
+  workspace.FreeStepBuffers();
   std::vector<PromptJob::Taker> takers(1);
   PromptJob::Taker& taker = takers[0];
   KVC_RETURN_IF_ERROR(MakeTaker(workspace.stream.get(), 0, true, &taker));

@@ -157,5 +157,32 @@ TEST(TightMemory, AStepWithoutRoomMakesNoneInTheContext) {
   }
 }
 
+// Scored by the newest tokens, which are read again, and by side values.
+TEST(TightMemory, ACompressionFindsWhatIdleWorkspacesHold) {
+  const AlignedBytes bytes = test::TinyModelBytes({});
+  const auto model = OpenWithLimit(bytes);
+  Executor* executor = model->executor();
+  for (const char* spec : {"snapkv:budget=64,window=8", "h2o:budget=64"}) {
+    for (const bool of_the_one_at_hand : {false, true}) {
+      SCOPED_TRACE(std::string(spec) + (of_the_one_at_hand ? ", its own" : ", another's"));
+      const auto s = FedSession(model, spec, 90);
+      executor->FreeIdle();
+      {
+        auto first = executor->Acquire(), second = executor->Acquire();
+        ASSERT_TRUE(first.ok() && second.ok());
+        Executor::Lease at_hand = std::move(first.value()), other = std::move(second.value());
+        DeviceBuffer<float>& idle = (of_the_one_at_hand ? at_hand : other)->sample_weights;
+        ASSERT_TRUE(idle.Reserve(executor->memory(), 8 << 20, "what a step needed").ok());
+        // The one that was given back last is the next that is lent: `other` goes first.
+      }
+      const Spare little(*model, 8192);
+      int64_t freed = 0;
+      const Status status = s->Recompress(16, &freed);
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_GT(freed, 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvc
