@@ -317,8 +317,11 @@ kvc_status kvc_session_get_logits(kvc_session* session, float* logits, int32_t c
   return GuardSession(session, [&](Session& s) -> Status {
     const size_t n = static_cast<size_t>(s.model().config().vocab_size);
     KVC_RETURN_IF_ERROR(s.HasLogits());
-    KVC_RETURN_IF_ERROR(kvc::CheckBuffer(n, "logits", logits, cap_logits, n_out));
-    return s.ReadLogits(cap_logits == 0 ? nullptr : logits);
+    int32_t count = 0;
+    Status status = kvc::CheckBuffer(n, "logits", logits, cap_logits, n_out == nullptr ? nullptr : &count);
+    if (status.ok()) status = s.ReadLogits(cap_logits == 0 ? nullptr : logits);
+    if (status.ok() || status.code() == Code::kBufferTooSmall) *n_out = count;
+    return status;
   });
 }
 
@@ -437,13 +440,14 @@ kvc_status kvc_session_save_memory(kvc_session* session, uint8_t* data, int64_t 
                    static_cast<long long>(cap_data), data == nullptr ? "no" : "a");
     kvc::MemorySink size(nullptr, 0);
     KVC_RETURN_IF_ERROR(s.SaveTo(&size));
-    *n_out = size.size();
+    if (cap_data == 0 || size.size() > cap_data) *n_out = size.size();
     if (cap_data == 0) return {};
     if (size.size() > cap_data)
       return Error(Code::kBufferTooSmall, "data: %lld bytes, room for %lld",
                    static_cast<long long>(size.size()), static_cast<long long>(cap_data));
     kvc::MemorySink sink(data, cap_data);
     KVC_RETURN_IF_ERROR(s.SaveTo(&sink));
+    *n_out = size.size();
     kvc::TellOfFile("saved", s, "into memory");
     return {};
   });

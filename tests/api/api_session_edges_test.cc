@@ -184,4 +184,21 @@ TEST(LastError, ALongMessageKeepsItsEnds) {
   EXPECT_NE(text.find("cannot open: "), std::string::npos) << text;
 }
 
+// On failure outputs keep their value, but for the count that a buffer is too small for.
+TEST_F(SessionEdges, AFailureLeavesTheCountOfTheLastCall) {
+  Open(TEST_MODEL_TINY, nullptr, 21, 20);
+  float logits[FIXTURE_VOCAB];
+  int32_t n = -3;
+  EXPECT_EQ(kvc_session_get_logits(s_, logits, FIXTURE_VOCAB - 1, &n), KVC_E_BUFFER_TOO_SMALL);
+  EXPECT_EQ(n, FIXTURE_VOCAB);
+  EXPECT_EQ(kvc_session_get_logits(s_, logits, 1, nullptr), KVC_E_INVALID);
+  ASSERT_EQ(kvc_session_accept(s_, 1), KVC_OK);
+  ASSERT_EQ(kvc_session_accept(s_, 2), KVC_OK);  // there is no room to feed it
+  for (const int32_t cap : {0, FIXTURE_VOCAB + 0}) {
+    n = -3;
+    EXPECT_EQ(kvc_session_get_logits(s_, logits, cap, &n), KVC_E_CONTEXT_FULL);
+    EXPECT_EQ(n, -3);
+  }
+}
+
 }  // namespace
