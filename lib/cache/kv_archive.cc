@@ -1,5 +1,6 @@
 // A cache to a file and back, page by page as it lies in memory, so that a restored session continues
-// bit-identically.
+// bit-identically. What entries that are gone left in a page, of this cache or of another that had it before,
+// does not go to the file.
 #include <algorithm>
 #include <limits>
 
@@ -27,7 +28,12 @@ Status KvCache::ArchivePages(Archive& archive, Stream* stream, int32_t head, int
   const int32_t format = FormatOf(head, kind);
   if (format < 0) return {};
   PageArena& arena = Arena(format);
-  const int32_t n = NeedsNow(head).pages[kind];
+  const PageFormat& f = layout_->formats[static_cast<size_t>(format)];
+  const int32_t n = NeedsNow(head).pages[kind],
+                first = kind == 1 ? view_.ring[head * kRingFields + kRingStart] : 0,
+                in_all = kind == 0   ? view_.len[head]
+                         : kind == 1 ? RingLen(view_, head)
+                                     : view_.book_len[2 * head + kind - 2];
   std::vector<uint8_t> bytes(static_cast<size_t>(arena.page_bytes()));
   if constexpr (Archive::kReading) {
     if (n > kMaxPages || n * arena.page_bytes() > archive.left()) return Damaged();
@@ -48,6 +54,7 @@ Status KvCache::ArchivePages(Archive& archive, Stream* stream, int32_t head, int
       KVC_RETURN_IF_ERROR(arenas_->device()->Write(stream, page, bytes.data(), arena.page_bytes()));
     } else {
       KVC_RETURN_IF_ERROR(arenas_->device()->Read(stream, page, bytes.data(), arena.page_bytes()));
+      ClearOthers(f, first, std::min(f.slots, in_all - p * f.slots), bytes.data());
       KVC_RETURN_IF_ERROR(archive.Bytes(bytes.data(), arena.page_bytes()));
     }
   }

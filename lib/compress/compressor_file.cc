@@ -1,9 +1,16 @@
 // A compressor to a file and back: budgets, lengths and observed queries. What was read is used without
 // another look, so it must be a state that prompts and steps can leave.
+#include <algorithm>
+
 #include "lib/base/archive.h"
 #include "lib/compress/compressor.h"
 
 namespace kvc {
+namespace {
+
+constexpr int64_t kBlockBytes = 1 << 20;  // of queries, on their way
+
+}  // namespace
 
 Status Compressor::CheckRestored(bool slides) const {
   const bool in_cache = policy().positions == PositionMode::kInCache || (keep_lengths_ && slides);
@@ -43,13 +50,31 @@ Status Compressor::ArchiveState(Archive& archive, bool slides, Device* device, S
     KVC_RETURN_IF_ERROR(ArchiveFixedSequence(archive, *v));
   if (Archive::kReading) KVC_RETURN_IF_ERROR(CheckRestored(slides));
   if (ring_.size() == 0) return {};
-  std::vector<uint8_t> bytes(static_cast<size_t>(4 * ring_.size()));
-  if (!Archive::kReading)
-    KVC_RETURN_IF_ERROR(device->Read(stream, ring_.raw(), bytes.data(), static_cast<int64_t>(bytes.size())));
-  KVC_RETURN_IF_ERROR(archive.Bytes(bytes.data(), static_cast<int64_t>(bytes.size())));
-  return Archive::kReading
-             ? device->Write(stream, ring_.raw(), bytes.data(), static_cast<int64_t>(bytes.size()))
-             : Status();
+  if constexpr (Archive::kReading) {
+    if (4 * ring_.size() > archive.left())
+      return Error(Code::kBadModel, "damaged: a part ends behind the end of the file");
+  }
+  const int64_t rows = policy().Int(OptionId::kWindow),
+                row_bytes = int64_t{4} * plan_.shape().n_heads * plan_.shape().head_dim,
+                at_once = std::clamp<int64_t>(kBlockBytes / row_bytes, 1, rows);
+  std::vector<uint8_t> block(static_cast<size_t>(at_once * row_bytes));
+  for (const int32_t layer : plan_.sharing_layers()) {
+    for (int64_t row = 0; row < rows; row += at_once) {
+      const int64_t n = std::min(at_once, rows - row);
+      const DeviceBytes at = RingAt(layer).As<uint8_t>() + row * row_bytes;
+      if (!Archive::kReading) {
+        KVC_RETURN_IF_ERROR(device->Read(stream, at, block.data(), n * row_bytes));
+        const size_t l = static_cast<size_t>(layer);
+        for (int64_t i = 0; i < n; ++i) {  // of tokens that were taken back, or that have not come
+          if ((row + i - ring_start_[l] + rows) % rows >= ring_len_[l])
+            std::fill_n(block.begin() + i * row_bytes, row_bytes, uint8_t{0});
+        }
+      }
+      KVC_RETURN_IF_ERROR(archive.Bytes(block.data(), n * row_bytes));
+      if (Archive::kReading) KVC_RETURN_IF_ERROR(device->Write(stream, at, block.data(), n * row_bytes));
+    }
+  }
+  return {};
 }
 
 template Status Compressor::ArchiveState(ArchiveReader&, bool, Device*, Stream*);

@@ -99,14 +99,16 @@ bool ArePlaces(Span<const int32_t> pairs, int32_t least, int32_t end) {
 
 }  // namespace
 
-// The residual of the newest token, of sequences that have one.
+// The residual of the newest token, of sequences that have one; after a rewind, where it is that of a token
+// that is gone, zeros.
 template <typename Archive>
 Status Session::ArchiveHidden(Archive& a, Stream* stream) {
   if (n_tokens_ == 0) return {};
   std::vector<float> hidden(static_cast<size_t>(model_->config().hidden_size));
   const int64_t bytes = static_cast<int64_t>(hidden.size() * sizeof(float));
   Device* device = executor()->device();
-  if (!Archive::kReading) KVC_RETURN_IF_ERROR(device->Read(stream, hidden_.raw(), hidden.data(), bytes));
+  if (!Archive::kReading && !rewound_)
+    KVC_RETURN_IF_ERROR(device->Read(stream, hidden_.raw(), hidden.data(), bytes));
   KVC_RETURN_IF_ERROR(a.Bytes(hidden.data(), bytes));
   if (!Archive::kReading) return {};
   KVC_RETURN_IF_ERROR(ReserveHidden());

@@ -57,6 +57,11 @@ struct PageFormat {
   }
 };
 
+// Zeroes what of a page belongs to none of the n slots from `first` on, round its end: entries that are gone
+// and the gaps between its parts. Bounds stay where the page is full, scales of channels always: the codes
+// there are were made with them.
+void ClearOthers(const PageFormat& f, int32_t first, int32_t n, uint8_t* page);
+
 // A vector of a codebook's head is magnitude * direction[ref].
 struct CodedVector {
   uint32_t ref;

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/archive.h"
+#include "lib/base/byte_sink.h"
 #include "lib/base/half.h"
 #include "lib/cache/kv_cache.h"
 #include "lib/ops/cpu/cpu_device.h"
@@ -218,6 +220,18 @@ class TestDevice {
   const std::unique_ptr<Stream> stream_;
   PageArenas arenas_;
 };
+
+// The bytes of a cache in a file.
+inline std::vector<uint8_t> Saved(KvCache* cache, Stream* stream) {
+  std::vector<uint8_t> bytes;
+  for (int round = 0; round < 2; ++round) {  // counted, then written
+    MemorySink sink(bytes.data(), static_cast<int64_t>(bytes.size()));
+    ArchiveWriter out(&sink);
+    EXPECT_TRUE(cache->SaveTo(out, stream).ok());
+    bytes.resize(static_cast<size_t>(sink.size()));
+  }
+  return bytes;
+}
 
 // One token through one layer: q [H, D], k, v [G, D] without rotation.
 struct TokenInput {

@@ -14,6 +14,7 @@ namespace kvc {
 namespace {
 
 using test::HostLayer;
+using test::Saved;
 using Vector = std::vector<float>;
 
 constexpr int kLayers = 2, kDim = 8;
@@ -90,15 +91,38 @@ TEST(KvCacheCodebook, DirectionsStayWithinTheta) {
   EXPECT_EQ(memory.meter()->used(), 0);
 }
 
-std::vector<uint8_t> Saved(KvCache* cache, Stream* stream) {
-  std::vector<uint8_t> bytes;
-  for (int round = 0; round < 2; ++round) {  // counted, then written
-    MemorySink sink(bytes.data(), static_cast<int64_t>(bytes.size()));
-    ArchiveWriter out(&sink);
-    EXPECT_TRUE(cache->SaveTo(out, stream).ok());
-    bytes.resize(static_cast<size_t>(sink.size()));
+// Whatever had the pages before: a file has what the cache holds.
+TEST(KvCacheCodebook, WhatIsSavedHasNothingOfOthers) {
+  const Rope none = Rope::None(kDim);
+  for (const bool layer_books : {false, true}) {
+    std::vector<std::vector<uint8_t>> saved;
+    for (const uint32_t others : {1000u, 2000u}) {
+      test::TestDevice memory(2, ReferenceKernels());
+      test::TokenStep steps(&memory);
+      test::UniformLayout layout = CodebookLayout(1, 2);
+      layout.layer_books = layer_books, layout.seen_masks = true;
+      const auto fresh = [&] { return std::move(KvCache::Create(layout.Make(), memory.arenas()).value()); };
+      const auto feed = [&](KvCache& cache, int32_t t, uint32_t seed) {
+        std::mt19937 random(seed + static_cast<uint32_t>(t));
+        std::normal_distribution<float> normal;
+        Vector k(2 * kDim), v(2 * kDim);
+        for (float& f : k) f = normal(random);
+        for (float& f : v) f = normal(random);
+        ASSERT_TRUE(steps.Ensure(&cache, false).ok());
+        steps.Run(cache, {}, {0, t, Vector(2 * kDim), k, v, &none});
+        steps.Done(&cache);
+      };
+      const auto neighbour = fresh();  // so that memory with pages of others is not given back
+      {
+        const auto other = fresh();
+        for (int32_t t = 0; t < 85; ++t) feed(*neighbour, t, 3000), feed(*other, t, others);
+      }
+      const auto cache = fresh();
+      for (int32_t t = 0; t < 45; ++t) feed(*cache, t, 0);
+      saved.push_back(Saved(cache.get(), memory.stream()));
+    }
+    EXPECT_TRUE(saved[0] == saved[1]) << layer_books;
   }
-  return bytes;
 }
 
 // Room for a step of a fork, in which memory ends at every place once: what is left can be saved and read

@@ -439,6 +439,56 @@ TEST_P(KvCacheRandom, HoldsWhatTheListsHold) {
   EXPECT_EQ(memory_.meter()->used(), 0) << "nothing stays";
 }
 
+// What other caches, entries taken back and entries that left have had in the pages of a cache is not in its
+// file, and is not needed to go on.
+TEST_P(KvCacheRandom, WhatIsSavedHasNothingOfEntriesThatAreGone) {
+  // Scales that keys share are also of those that were coded with them: nothing is taken back there.
+  const bool takes_back = !GetParam().key_channels;
+  constexpr int32_t kStay = 30, kSecret = 13;
+  const auto feed = [&](KvCache& cache, int32_t position, uint32_t seed) {
+    ASSERT_TRUE(step_.Ensure(&cache, true).ok());
+    for (int l = 0; l < kLayers; ++l) {
+      random_.seed(1000 * seed + static_cast<uint32_t>(kLayers * position + l));
+      step_.Run(cache, {},
+                {l, position, Random(kHeads * kGroup * kDim), Random(kHeads * kDim), Random(kHeads * kDim),
+                 &none_, RopePairing::kHalf, kScale});
+    }
+    step_.Done(&cache);
+  };
+  std::vector<std::vector<uint8_t>> saved, later;
+  const auto layout = Layout();
+  const auto fresh = [&] { return std::move(KvCache::Create(layout, memory_.arenas()).value()); };
+  std::vector<std::unique_ptr<KvCache>> neighbours;  // so that memory with pages of others is not given back
+  for (const uint32_t secret : {1u, 2u}) {
+    neighbours.push_back(fresh());
+    {
+      const auto other = fresh();
+      for (int32_t t = 0; t < 60; ++t) feed(*neighbours.back(), t, 9), feed(*other, t, 10 + secret);
+    }
+    const auto cache = fresh();
+    for (int32_t t = 0; t < kStay; ++t) feed(*cache, t, t == kSecret && GetParam().ordered ? secret : 0);
+    for (int l = 0; l < kLayers && GetParam().ordered; ++l) {
+      const int64_t stride = cache->MaxSlots() + 1;
+      std::vector<uint8_t> marks(static_cast<size_t>(kHeads * stride), 1);
+      for (int g = 0; g < kHeads; ++g) marks[static_cast<size_t>(g * stride) + kSecret] = 0;
+      memory_.Evict(cache.get(), l, marks, stride, {1, 1}, {&none_, RopePairing::kHalf, false});
+    }
+    for (int32_t t = kStay; t < kStay + 21 && takes_back; ++t) feed(*cache, t, secret);
+    ASSERT_TRUE(cache->RewindTo(memory_.stream(), kStay).ok());
+    saved.push_back(test::Saved(cache.get(), memory_.stream()));
+    const auto restored = fresh();
+    ArchiveReader in(saved.back().data(), static_cast<int64_t>(saved.back().size()));
+    const Status status = restored->RestoreFrom(in, memory_.stream(), kStay, kStay, true, false);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (KvCache* one : {cache.get(), restored.get()}) {
+      for (int32_t t = kStay; t < kStay + 30; ++t) feed(*one, t, 3);
+      later.push_back(test::Saved(one, memory_.stream()));
+    }
+  }
+  EXPECT_TRUE(saved[0] == saved[1]);
+  for (const std::vector<uint8_t>& bytes : later) EXPECT_TRUE(bytes == later[0]);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Kinds, KvCacheRandom,
     testing::Values(Kind{"f32", KvType::kF32, 0, 0, 4, 0, false},

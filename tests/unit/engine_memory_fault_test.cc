@@ -1,8 +1,10 @@
 // Memory that ends where several things are done at once: what was done is known, what was not is as it was.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <new>
 
+#include "lib/base/hash.h"
 #include "tests/support/heap_faults.h"
 #include "tests/support/tiny_session.h"
 
@@ -130,6 +132,28 @@ TEST(MemoryFault, APromptThatFailedLeavesTheLogits) {
     ++n_failed;
   }
   EXPECT_GT(n_failed, 10);
+}
+
+// What a file says it has takes no memory before it is there.
+TEST(MemoryFault, AFileThatEndsBeforeItsQueriesTakesNoneForThem) {
+  constexpr int64_t kMiB = 1 << 20;
+  test::TinyModelOptions options;
+  options.n_heads = 16, options.head_dim = 64;
+  const test::AlignedBytes file = test::TinyModelBytes(options);
+  const auto model = test::OpenTiny(file);
+  const auto s = test::FedSession(model, "snapkv:budget=5000,window=4096,decode=reobserve", 20);
+  std::vector<uint8_t> bytes = SavedBytes(*s);
+  ASSERT_GT(bytes.size(), static_cast<size_t>(16 * kMiB));
+  bytes.resize(4096);
+  const uint64_t digest = Hash64(bytes.data(), bytes.size() - sizeof(uint64_t));
+  std::memcpy(bytes.data() + bytes.size() - sizeof digest, &digest, sizeof digest);
+  const int64_t before = test::HeapBytes();
+  test::ResetHeapPeak();
+  const auto restored = Session::RestoreFrom(model, {bytes.data(), bytes.size()});
+  EXPECT_EQ(restored.status().code(), Code::kBadModel);
+  EXPECT_NE(restored.status().message().find("behind the end"), std::string::npos)
+      << restored.status().message();
+  EXPECT_LT(test::HeapPeak() - before, kMiB);
 }
 
 }  // namespace

@@ -224,6 +224,36 @@ TEST(SessionFile, TheSameSessionGivesTheSameBytes) {
   EXPECT_EQ(Read(folder / "a"), Read(folder / "restored"));
 }
 
+// Whatever was taken back: the files are the same but for the three durations.
+TEST(SessionFile, NothingOfTokensThatWereTakenBackIsThere) {
+  const test::TempFolder folder;
+  const auto model = Tiny();
+  for (const char* spec :
+       {"full", "full:kv=f32", "quest:read=32", "snapkv:budget=80,window=8,decode=reobserve"}) {
+    SCOPED_TRACE(spec);
+    std::vector<std::string> files;
+    for (const uint32_t secret : {21u, 22u}) {
+      const auto session = test::FedSession(model, spec, 20);
+      test::FeedTokens(*session, TinyPrompt(30, secret));
+      ASSERT_TRUE(session->Rewind(30).ok());
+      const std::string path = folder / std::to_string(secret);
+      ASSERT_TRUE(session->Save(path).ok());
+      files.push_back(Read(path));
+      auto restored = Session::Restore(model, path);
+      ASSERT_TRUE(restored.ok()) << restored.status().message();
+      for (Session* s : {session.get(), restored.value().get()})
+        ASSERT_TRUE(s->Prefill(TinyPrompt(5, 3), true).ok());
+      EXPECT_EQ(Steps(*session, 8), Steps(*restored.value(), 8));
+    }
+    ASSERT_EQ(files[0].size(), files[1].size());
+    size_t first = files[0].size() - sizeof(uint64_t), last = 0;
+    for (size_t i = 0; i + sizeof(uint64_t) < files[0].size(); ++i) {
+      if (files[0][i] != files[1][i]) first = std::min(first, i), last = i;
+    }
+    EXPECT_LT(last, first + 3 * sizeof(double)) << first << " to " << last << " of " << files[0].size();
+  }
+}
+
 // Before budget_bytes bounded it, a raw tail that was left open was the method's own: such files go on as
 // they were.
 TEST(SessionFile, AnOpenRawTailOfAnOlderFileIsTheMethodsOwn) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,53 @@ TEST(PageFormat, PartsFollowEachOther) {
             ASSERT_EQ(f.bytes % (f.packed ? 16 : 64), 0);
             ASSERT_GE(f.bytes, end);
             ASSERT_LT(f.bytes, end + (f.packed ? 16 : 64));
+          }
+        }
+      }
+    }
+  }
+}
+
+// Against every byte of every slot by itself.
+TEST(PageFormat, WhatIsNotOfTheSlotsCanBeCleared) {
+  for (const EntryCoding coding :
+       {EntryCoding::kVectors, EntryCoding::kKeyChannels, EntryCoding::kCodebook, EntryCoding::kDirections}) {
+    for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+      for (const bool all : {false, true}) {
+        for (const int32_t slots : {1, 4, 7, 16}) {
+          PageFormat f;
+          f.coding = coding, f.type = type, f.d = 24, f.slots = slots, f.packed = slots == 4;
+          if (f.coded()) f.group = 8, f.value_bits = all ? 2 : 0;
+          if (coding == EntryCoding::kKeyChannels && !f.coded()) continue;
+          if (all && coding != EntryCoding::kDirections)
+            f.ranks = f.seen_masks = true, f.n_aux = 3, f.key_bounds = coding == EntryCoding::kVectors;
+          f.Lay();
+          for (int32_t first = 0; first < slots; ++first) {
+            for (int32_t n = 0; n <= slots; ++n) {
+              SCOPED_TRACE(testing::Message()
+                           << "coding " << static_cast<int>(coding) << " type " << static_cast<int>(type)
+                           << " slots " << slots << " first " << first << " n " << n);
+              std::vector<uint8_t> page(static_cast<size_t>(f.bytes), 0xEE), expected(page.size(), 0);
+              const auto keep = [&](int64_t begin, int64_t bytes) {
+                std::fill_n(expected.begin() + begin, bytes, uint8_t{0xEE});
+              };
+              for (int32_t i = 0; i < n; ++i) {
+                const int32_t slot = (first + i) % slots;
+                keep(f.keys + slot * f.key_bytes, f.key_bytes);
+                if (coding == EntryCoding::kDirections) continue;
+                keep(f.values + slot * f.value_bytes, f.value_bytes);
+                if (coding == EntryCoding::kVectors) keep(f.key_scales + slot * f.scale_bytes, f.scale_bytes);
+                keep(f.value_scales + slot * f.scale_bytes, f.scale_bytes);
+                keep(f.positions + 4 * slot, 4);
+                if (f.ranks) keep(f.rank + 4 * slot, 4);
+                if (f.seen_masks) keep(f.seen + 4 * slot, 4);
+                for (int32_t a = 0; a < f.n_aux; ++a) keep(f.aux + 4 * (a * slots + slot), 4);
+              }
+              if (coding == EntryCoding::kKeyChannels) keep(f.channel_scales, 2 * f.d);
+              if (f.key_bounds && n == slots) keep(f.bounds, 2 * CodeBytes(f.bound_format().type, f.d));
+              ClearOthers(f, first, n, page.data());
+              ASSERT_EQ(page, expected);
+            }
           }
         }
       }
