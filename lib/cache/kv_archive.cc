@@ -129,7 +129,7 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
       }
       if (f.ranks) {
         const int32_t rank = number(f.rank + 4 * at);
-        good = rank >= 0 && rank < n && ranks_seen[static_cast<size_t>(rank)]++ == 0;
+        good = good && rank >= 0 && rank < n && ranks_seen[static_cast<size_t>(rank)]++ == 0;
       }
       for (int which = 0; good && f.coding == EntryCoding::kCodebook && which < 2; ++which) {
         const int32_t ref =
@@ -194,8 +194,12 @@ Status KvCache::CheckLayers(bool one_set) const {
   bool good = true;
   for (int32_t i = 0; good && i < layout_->n_heads_total(); ++i) {
     const int32_t first = i - i % layout_->n_kv_heads;
-    const bool alike = Len(i) == Len(first);
-    good = alike || (!one_set && layout_->window(i / layout_->n_kv_heads) == 0);
+    const bool slides = layout_->window(i / layout_->n_kv_heads) > 0;
+    good = Len(i) == Len(first) || (!one_set && !slides);
+    // What leaves a window are whole pages, and what comes goes to all heads by the length of the first.
+    if (slides) good = good && view_.len[i] == view_.len[first];
+    for (int field = kRingStart; slides && view_.ring != nullptr && field < kRingFields; ++field)
+      good = good && view_.ring[i * kRingFields + field] == view_.ring[first * kRingFields + field];
     // Books are the first head's, and go when it holds vectors: it is the last to do so.
     if (layout_->layer_books)
       good = good && (view_.stored[i] != kStoredMain || view_.stored[first] == kStoredMain);

@@ -24,6 +24,10 @@ Status Compressor::CheckRestored(bool slides) const {
   for (size_t i = 0; i < caps_.size(); ++i) {
     sane = sane && counts_[i] >= 0 && counts_[i] <= kUnbounded && caps_[i] > 0 && caps_[i] <= kUnbounded;
     sane = sane && held_[i] >= 2 && held_[i] <= kUnbounded;
+    if (!plan_.one_set()) continue;
+    // The heads of a layer hold the same entries, and drop the same ones.
+    const size_t first = i - i % static_cast<size_t>(plan_.shape().n_kv_heads);
+    sane = sane && counts_[i] == counts_[first] && caps_[i] == caps_[first] && held_[i] == held_[first];
   }
   const int32_t rows = ring_len_.empty() ? 0 : policy().Int(OptionId::kWindow);
   int32_t pushed = -1;  // all layers push once per token, but those that slide

@@ -542,5 +542,40 @@ TEST(KvCache, AStoreThatFindsNoMemoryChangesNothing) {
   EXPECT_EQ(got.KeyOf(1, 299), kv.KeyOf(1, 299));
 }
 
+// Heads of a layer with a window leave it page by page and take what comes behind the first head's length: a
+// file in which one holds as much, but less of it in pages, was made by nobody.
+TEST(KvCache, RestoredHeadsOfAWindowHoldTheSameInTheSamePlaces) {
+  test::TestDevice memory(2, ReferenceKernels());
+  test::UniformLayout uniform;
+  uniform.n_kv_heads = 2, uniform.head_dim = kDim, uniform.page_slots = 16;
+  uniform.type = KvType::kInt8, uniform.quant_group = kDim, uniform.ring_slots = 8;
+  const auto layout = std::make_shared<CacheLayout>(*uniform.Make());
+  layout->windows = {64}, layout->window_slack = 4;
+  const auto fresh = [&] { return std::move(KvCache::Create(layout, memory.arenas()).value()); };
+  const auto restored = [&](KvCache* cache) {
+    const std::vector<uint8_t> bytes = test::Saved(cache, memory.stream());
+    ArchiveReader in(bytes.data(), static_cast<int64_t>(bytes.size()));
+    return fresh()->RestoreFrom(in, memory.stream(), 18, 18, false, false);
+  };
+  const auto cache = fresh();
+  HostLayer kv(2, kDim, 20);
+  for (int32_t i = 0; i < 20; ++i) kv.Position(0, i) = kv.Position(1, i) = i;
+  ASSERT_TRUE(memory.Store(cache.get(), 0, kv).ok());
+  ASSERT_TRUE(cache->RewindTo(memory.stream(), 18).ok());
+  const CacheView& view = cache->view();
+  ASSERT_EQ(view.len[1], 13);
+  ASSERT_TRUE(restored(cache.get()).ok());
+  // The newest entry of the second head's pages is the oldest of its ring.
+  int32_t* ring = view.ring + kRingFields;
+  const int32_t format = layout->heads[1].ring, slot = 7;
+  const PageFormat& f = layout->formats[static_cast<size_t>(format)];
+  ASSERT_EQ(ring[kRingStart], 0);
+  memory.Write((view.bases[format] + ring[kRingPage] * f.bytes + f.positions + 4 * slot).As<int32_t>(),
+               std::vector<int32_t>{12});
+  --view.len[1], ring[kRingStart] = slot, ++ring[kRingLen];
+  const Status status = restored(cache.get());
+  EXPECT_EQ(status.code(), Code::kBadModel) << status.message();
+}
+
 }  // namespace
 }  // namespace kvc

@@ -254,6 +254,25 @@ TEST(SessionFile, NothingOfTokensThatWereTakenBackIsThere) {
   }
 }
 
+// Of a policy whose layers drop one set of tokens.
+TEST(SessionFile, HeadsOfOneSetHaveOneBudget) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = Tiny();
+  ASSERT_TRUE(Fed(model, "tova:budget=17", 30, 3)->Save(path).ok());
+  const std::string good = Read(path);
+  ASSERT_TRUE(Session::Restore(model, path).ok());
+  const int32_t caps[] = {17, 17, 17, 17};
+  const size_t at = good.find(std::string(reinterpret_cast<const char*>(caps), sizeof caps));
+  ASSERT_NE(at, std::string::npos);
+  std::string bad = good;
+  bad[at + sizeof(int32_t)] = 16;
+  WriteWithItsChecksum(path, bad);
+  const auto restored = Session::Restore(model, path);
+  ASSERT_FALSE(restored.ok());
+  EXPECT_EQ(restored.status().code(), Code::kBadModel);
+}
+
 // Before budget_bytes bounded it, a raw tail that was left open was the method's own: such files go on as
 // they were.
 TEST(SessionFile, AnOpenRawTailOfAnOlderFileIsTheMethodsOwn) {
