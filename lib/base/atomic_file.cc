@@ -1,15 +1,31 @@
 #include "lib/base/atomic_file.h"
 
 #include <cerrno>
+#include <chrono>
 #include <utility>
+
+#include "lib/base/system_random.h"
 
 namespace kvc {
 namespace {
 
 constexpr int kMostTemporaryNames = 1000;
 
+// Drawn once: a folder that several machines or containers share has processes of the same number. Those of
+// one machine are told apart without it, children of a fork too.
+uint64_t OwnPart() {
+  static const uint64_t part = [] {
+    uint64_t drawn = 0;
+    if (!SystemRandom(&drawn, sizeof drawn))
+      drawn = static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+    return drawn;
+  }();
+  return part;
+}
+
 std::string TemporaryName(const std::string& folder, int number) {
-  return Format("%s/.kvc-%lld-%d.tmp", folder.c_str(), static_cast<long long>(ProcessNumber()), number);
+  return Format("%s/.kvc-%lld-%016llx-%d.tmp", folder.c_str(), static_cast<long long>(ProcessNumber()),
+                static_cast<unsigned long long>(OwnPart()), number);
 }
 
 }  // namespace
@@ -33,7 +49,7 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) 
     return Error(Code::kIo, "%s: is not a regular file", path.c_str());
   for (int i = 0; i < kMostTemporaryNames; ++i) {
     std::string name = TemporaryName(FolderOf(file->path_), i);
-    file->fd_ = CreateNewFile(name);
+    file->fd_ = CreateNewFile(name, exists);  // what takes the place of a secret is one
     if (file->fd_.get() >= 0) {
       file->temporary_ = std::move(name);  // cannot fail: the file is there
       break;

@@ -70,8 +70,9 @@ FileDescriptor OpenFile(const std::string& path) {
   return FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
 }
 
-FileDescriptor CreateNewFile(const std::string& path) {
-  return FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+FileDescriptor CreateNewFile(const std::string& path, bool is_private) {
+  const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+  return FileDescriptor(::open(path.c_str(), flags, is_private ? 0600 : 0666));
 }
 
 bool CopyPermissions(const std::string& from, int fd) {

@@ -15,8 +15,9 @@ Result<std::string> ResolveOutput(const std::string& path);
 
 // For reading. A folder opens too. Nothing is waited for: a named pipe without a writer opens.
 FileDescriptor OpenFile(const std::string& path);
-// For reading and writing; EEXIST: the name is taken.
-FileDescriptor CreateNewFile(const std::string& path);
+// For reading and writing; EEXIST: the name is taken. Private: nobody else may open it, until it is given
+// permissions; on Windows it has those of its folder either way.
+FileDescriptor CreateNewFile(const std::string& path, bool is_private);
 // Gives an open file the permissions of another; on Windows it keeps those that its folder gave it.
 bool CopyPermissions(const std::string& from, int fd);
 // Takes the place of `path`, which may be there, in one step; true: on the disk.

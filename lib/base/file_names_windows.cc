@@ -114,7 +114,7 @@ FileDescriptor OpenFile(const std::string& path) {
   return Descriptor(Open(path, GENERIC_READ, kShareAll, OPEN_EXISTING), _O_RDONLY);
 }
 
-FileDescriptor CreateNewFile(const std::string& path) {
+FileDescriptor CreateNewFile(const std::string& path, bool) {
   return Descriptor(Open(path, GENERIC_READ | GENERIC_WRITE, FILE_SHARE_READ, CREATE_NEW), _O_RDWR);
 }
 

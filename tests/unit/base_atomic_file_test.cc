@@ -83,6 +83,25 @@ TEST(AtomicFile, KeepsPermissionsAndFollowsLinks) {
   EXPECT_EQ(info.st_mode & 0777, 0640u);
 }
 
+// What takes the place of a file that is not for everybody is not for everybody while it is written either.
+TEST(AtomicFile, ATemporaryFileOfASecretIsPrivate) {
+  const TempFolder folder;
+  const mode_t before = ::umask(022);
+  const auto mode = [&](const std::string& path) {
+    struct stat info = {};
+    EXPECT_EQ(::stat(path.c_str(), &info), 0);
+    return info.st_mode & 0777;
+  };
+  const FileDescriptor hidden = CreateNewFile(folder / "hidden", /*is_private=*/true),
+                       open = CreateNewFile(folder / "open", /*is_private=*/false);
+  EXPECT_EQ(mode(folder / "hidden"), 0600u);
+  EXPECT_EQ(mode(folder / "open"), 0644u);
+  auto fresh = AtomicFile::Create(folder / "fresh");
+  ASSERT_TRUE(fresh.ok() && fresh.value()->Commit().ok());
+  EXPECT_EQ(mode(folder / "fresh"), 0644u);
+  ::umask(before);
+}
+
 // A link is followed whether or not what it points to is there: writing through a name must not depend on it.
 TEST(AtomicFile, FollowsLinksToFilesThatAreNotThereYet) {
   const TempFolder folder;
@@ -124,7 +143,9 @@ TEST(AtomicFile, TellsWhereAnOutputWillStand) {
 TEST(AtomicFile, LeftoversOfThisProcessCanBeRemoved) {
   const TempFolder folder;
   std::ofstream(folder / "out") << "old";
-  std::ofstream(folder / ".kvc-1-0.tmp") << "of another process";
+  // Of another container that shares the folder: its processes are counted from 1 too.
+  const std::string others = Format(".kvc-%lld", static_cast<long long>(ProcessNumber()));
+  std::ofstream(folder / (others + "-0.tmp").c_str()) << "of another process";
   ASSERT_EQ(::symlink("out", (folder / "link").c_str()), 0);
   auto a = AtomicFile::Create(folder / "out"), b = AtomicFile::Create(folder / "link");
   ASSERT_TRUE(a.ok() && b.ok());
