@@ -27,7 +27,7 @@ enum EncodeFlags : uint32_t {
 
 // What Encode takes for a while beside the meter, at most, whatever the text: the longest part of a word that
 // is merged at once, the stacks of a pattern, the first ids. Beyond that come four bytes a token and, where a
-// text changes when it is normalised, its new form, both counted; and twice a run of combining marks.
+// text changes when it is normalised, its new form and eight times a run of combining marks, all counted.
 constexpr int64_t kMaxEncodeBytes = 16 << 20;
 
 class Tokenizer {

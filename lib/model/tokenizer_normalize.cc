@@ -6,7 +6,6 @@
 #include <cstring>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "lib/base/utf8.h"
 
@@ -16,23 +15,62 @@ namespace {
 // A character decomposes into at most this many (canonical).
 constexpr utf8proc_ssize_t kMaxParts = 8;
 constexpr size_t kPieceBytes = 4096;  // normalised at a time, and on to the next border
+constexpr int64_t kShortRun = 16;     // of marks, sorted in place
+constexpr const char* kWhat = "the normal form of a text";
 
-int CombiningClass(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
+// Room for `wanted` items, of which the first `size` are there.
+template <typename T>
+Status Grow(int64_t wanted, int64_t size, MemoryMeter* meter, Buffer<T>* items) {
+  if (wanted <= items->size()) return {};
+  Buffer<T> grown;
+  KVC_RETURN_IF_ERROR(grown.Allocate(meter, wanted + wanted / 8, kWhat));
+  if (size > 0) std::memcpy(grown.data(), items->data(), static_cast<size_t>(size) * sizeof(T));
+  *items = std::move(grown);
+  return {};
+}
+
+// The characters of a piece, decomposed, and room to sort them in.
+struct Decomposed {
+  MemoryMeter* meter;
+  Buffer<utf8proc_int32_t> characters, sorted;
+  int64_t size = 0;
+};
+
+int CombiningClass(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class & 0xFF; }
+
+bool Lower(utf8proc_int32_t a, utf8proc_int32_t b) { return CombiningClass(a) < CombiningClass(b); }
+
+// Stable, by class.
+Status SortRun(utf8proc_int32_t* run, int64_t n, MemoryMeter* meter, Buffer<utf8proc_int32_t>* sorted) {
+  if (std::is_sorted(run, run + n, Lower)) return {};
+  if (n <= kShortRun) {
+    for (int64_t i = 1; i < n; ++i)
+      std::rotate(std::upper_bound(run, run + i, run[i], Lower), run + i, run + i + 1);
+    return {};
+  }
+  KVC_RETURN_IF_ERROR(sorted->Reserve(meter, n, kWhat));
+  int64_t places[257] = {};
+  for (int64_t i = 0; i < n; ++i) ++places[CombiningClass(run[i]) + 1];
+  for (int c = 1; c < 257; ++c) places[c] += places[c - 1];
+  for (int64_t i = 0; i < n; ++i) (*sorted)[places[CombiningClass(run[i])]++] = run[i];
+  std::copy_n(sorted->data(), n, run);
+  return {};
+}
 
 // utf8proc_map would do all of it, but sorts combining marks by insertion: quadratic in a run of them.
-void SortMarks(std::vector<utf8proc_int32_t>* text) {
-  for (auto at = text->begin(); at != text->end();) {
-    if (CombiningClass(*at) == 0) {
+Status SortMarks(Decomposed* text) {
+  utf8proc_int32_t* const all = text->characters.data();
+  for (int64_t at = 0; at < text->size;) {
+    if (CombiningClass(all[at]) == 0) {
       ++at;
       continue;
     }
-    auto end = at;
-    while (end != text->end() && CombiningClass(*end) != 0) ++end;
-    std::stable_sort(at, end, [](utf8proc_int32_t a, utf8proc_int32_t b) {
-      return CombiningClass(a) < CombiningClass(b);
-    });
+    int64_t end = at;
+    while (end < text->size && CombiningClass(all[end]) != 0) ++end;
+    KVC_RETURN_IF_ERROR(SortRun(all + at, end - at, text->meter, &text->sorted));
     at = end;
   }
+  return {};
 }
 
 Status Character(Span<const uint8_t> text, size_t at, int32_t* c, size_t* length) {
@@ -42,42 +80,54 @@ Status Character(Span<const uint8_t> text, size_t at, int32_t* c, size_t* length
 
 // The end of the piece that starts at `begin`: where one grapheme ends and another begins. Nothing composes
 // or is sorted across such a place, as graphemes are the same in every normal form.
-Status PieceEnd(Span<const uint8_t> text, size_t begin, size_t* end) {
+Status PieceEnd(Span<const uint8_t> text, size_t begin, size_t* end, int64_t* n_characters) {
   int32_t before = 0;
   size_t at = begin;
+  *n_characters = 0;
   while (at < text.size()) {
     int32_t c = 0;
     size_t length = 0;
     KVC_RETURN_IF_ERROR(Character(text, at, &c, &length));
     if (at >= begin + kPieceBytes && utf8proc_grapheme_break(before, c)) break;
     before = c;
-    at += length;
+    at += length, ++*n_characters;
   }
   *end = at;
   return {};
 }
 
-// Appends the normal form of a piece to *out. `decomposed` is working memory.
-Status AppendNfc(Span<const uint8_t> text, std::vector<utf8proc_int32_t>* decomposed, std::string* out) {
-  decomposed->clear();
+// The normal form of a piece of so many characters.
+Status Normalize(Span<const uint8_t> text, int64_t n_characters, Decomposed* form) {
+  form->size = 0;
+  KVC_RETURN_IF_ERROR(form->characters.Reserve(form->meter, n_characters + kMaxParts, kWhat));
   for (size_t at = 0; at < text.size();) {
     int32_t c = 0;
     size_t length = 0;
     KVC_RETURN_IF_ERROR(Character(text, at, &c, &length));
     at += length;
-    utf8proc_int32_t parts[kMaxParts];
-    const utf8proc_ssize_t n = utf8proc_decompose_char(c, parts, kMaxParts, UTF8PROC_DECOMPOSE, nullptr);
+    KVC_RETURN_IF_ERROR(Grow(form->size + kMaxParts, form->size, form->meter, &form->characters));
+    const utf8proc_ssize_t n = utf8proc_decompose_char(c, form->characters.data() + form->size, kMaxParts,
+                                                       UTF8PROC_DECOMPOSE, nullptr);
     if (n < 0 || n > kMaxParts)
       return Error(Code::kInternal, "U+%04X cannot be normalised", static_cast<unsigned>(c));
-    decomposed->insert(decomposed->end(), parts, parts + n);
+    form->size += n;
   }
-  SortMarks(decomposed);
+  KVC_RETURN_IF_ERROR(SortMarks(form));
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-  const utf8proc_ssize_t n = utf8proc_normalize_utf32(
-      decomposed->data(), static_cast<utf8proc_ssize_t>(decomposed->size()), options);
+  const utf8proc_ssize_t n = utf8proc_normalize_utf32(form->characters.data(), form->size, options);
   if (n < 0) return Error(Code::kInternal, "text cannot be normalised: %s", utf8proc_errmsg(n));
-  for (utf8proc_ssize_t i = 0; i < n; ++i) AppendUtf8((*decomposed)[static_cast<size_t>(i)], out);
+  form->size = n;
   return {};
+}
+
+bool IsSame(Span<const uint8_t> text, const Decomposed& form) {
+  int64_t i = 0;
+  for (size_t at = 0; at < text.size(); ++i) {
+    int32_t c = 0;
+    at += std::max<size_t>(Utf8Length(text.data() + at, text.size() - at, &c), 1);
+    if (i == form.size || form.characters[i] != c) return false;
+  }
+  return i == form.size;
 }
 
 bool IsAscii(Span<const uint8_t> text) {
@@ -86,15 +136,20 @@ bool IsAscii(Span<const uint8_t> text) {
 
 // Adds to the first *size bytes of the storage, which grows.
 Status Append(const void* bytes, size_t n, MemoryMeter* meter, Buffer<uint8_t>* storage, size_t* size) {
-  const auto wanted = static_cast<int64_t>(*size + n);
-  if (wanted > storage->size()) {
-    Buffer<uint8_t> grown;
-    KVC_RETURN_IF_ERROR(grown.Allocate(meter, wanted + wanted / 8, "the normal form of a text"));
-    if (*size > 0) std::memcpy(grown.data(), storage->data(), *size);
-    *storage = std::move(grown);
-  }
+  KVC_RETURN_IF_ERROR(Grow(static_cast<int64_t>(*size + n), static_cast<int64_t>(*size), meter, storage));
   std::memcpy(storage->data() + *size, bytes, n);
   *size += n;
+  return {};
+}
+
+Status Append(const Decomposed& form, MemoryMeter* meter, Buffer<uint8_t>* storage, size_t* size) {
+  std::string part;
+  for (int64_t i = 0; i < form.size; ++i) {
+    AppendUtf8(form.characters[i], &part);
+    if (part.size() < kPieceBytes && i + 1 < form.size) continue;
+    KVC_RETURN_IF_ERROR(Append(part.data(), part.size(), meter, storage, size));
+    part.clear();
+  }
   return {};
 }
 
@@ -102,27 +157,26 @@ Status Append(const void* bytes, size_t n, MemoryMeter* meter, Buffer<uint8_t>* 
 
 Status NormalizeNfc(Span<const uint8_t> text, MemoryMeter* meter, Buffer<uint8_t>* storage,
                     Span<const uint8_t>* out) {
-  std::vector<utf8proc_int32_t> decomposed;
-  std::string form;
+  Decomposed form{meter, {}, {}};
   bool changed = false;  // from then on the new text is collected
   size_t size = 0;
   for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
-    KVC_RETURN_IF_ERROR(PieceEnd(text, begin, &end));
+    int64_t n_characters = 0;
+    KVC_RETURN_IF_ERROR(PieceEnd(text, begin, &end, &n_characters));
     const Span<const uint8_t> piece = text.subspan(begin, end - begin);
     if (IsAscii(piece)) {
       if (changed) KVC_RETURN_IF_ERROR(Append(piece.data(), piece.size(), meter, storage, &size));
       continue;
     }
-    form.clear();
-    KVC_RETURN_IF_ERROR(AppendNfc(piece, &decomposed, &form));
+    KVC_RETURN_IF_ERROR(Normalize(piece, n_characters, &form));
     if (!changed) {
-      if (form.size() == piece.size() && std::memcmp(form.data(), piece.data(), form.size()) == 0) continue;
+      if (IsSame(piece, form)) continue;
       changed = true;
-      KVC_RETURN_IF_ERROR(storage->Reserve(meter, static_cast<int64_t>(text.size() + text.size() / 8),
-                                           "the normal form of a text"));
+      KVC_RETURN_IF_ERROR(
+          storage->Reserve(meter, static_cast<int64_t>(text.size() + text.size() / 8), kWhat));
       KVC_RETURN_IF_ERROR(Append(text.data(), begin, meter, storage, &size));
     }
-    KVC_RETURN_IF_ERROR(Append(form.data(), form.size(), meter, storage, &size));
+    KVC_RETURN_IF_ERROR(Append(form, meter, storage, &size));
   }
   *out = changed ? Span<const uint8_t>(storage->data(), size) : text;
   return {};

@@ -123,6 +123,30 @@ TEST(TokenizerMemory, ANormalFormIsCounted) {
   EXPECT_EQ(limited.value()->Encode(Bytes(text), 0, &ids).code(), Code::kMemory);
 }
 
+// Marks without an end are sorted as a whole, and what that takes is counted too.
+TEST(TokenizerMemory, ARunOfMarksIsCounted) {
+  const FlatTokenizer flat(ReadTestSpec("qwen2").value());
+  std::string sorted, unsorted;
+  while (sorted.size() < 8 * kMiB) sorted += "\xCC\x87", unsorted += "\xCC\x87\xCC\xA3";  // above, below
+  for (const std::string& text : {sorted, unsorted}) {
+    MemoryMeter meter(0);
+    const auto tokenizer = Tokenizer::Create(flat.view(), &meter);
+    ASSERT_TRUE(tokenizer.ok());
+    const int64_t before = test::HeapBytes(), size = static_cast<int64_t>(text.size());
+    test::ResetHeapPeak();
+    TokenList ids(nullptr, TokenList::kCount);
+    ASSERT_TRUE(tokenizer.value()->Encode(Bytes(text), 0, &ids).ok());
+    EXPECT_LT(test::HeapPeak() - before, kMaxEncodeBytes) << "beside the meter";
+    EXPECT_GT(meter.peak(), tokenizer.value()->bytes() + 2 * size);
+    EXPECT_LT(meter.peak(), tokenizer.value()->bytes() + 9 * size);
+    EXPECT_EQ(meter.used(), tokenizer.value()->bytes());
+    MemoryMeter small(meter.used() + size);
+    const auto limited = Tokenizer::Create(flat.view(), &small);
+    ASSERT_TRUE(limited.ok());
+    EXPECT_EQ(limited.value()->Encode(Bytes(text), 0, &ids).code(), Code::kMemory);
+  }
+}
+
 TEST(TokenizerMemory, DecodeTakesItsTextAndRefusesOneTooLong) {
   TokenizerSpec spec = ReadTestSpec("gpt2").value();
   spec.pieces.push_back(std::string(1024, 'x')), spec.piece_kinds.push_back(PieceKind::kUserDefined);

@@ -3,7 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+#include <random>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/utf8.h"
 
 namespace kvc {
 namespace {
@@ -66,6 +73,27 @@ TEST(NormalizeNfc, ARunOfMarks) {
   std::string text = "q", above, below;
   for (int i = 0; i < 200000; ++i) text += "\xCC\x87\xCC\xA3", above += "\xCC\x87", below += "\xCC\xA3";
   EXPECT_EQ(Nfc(text + "a"), "q" + below + above + "a");
+}
+
+// Runs of marks of many classes, short and long: by class (UnicodeData.txt), and else as they came.
+TEST(NormalizeNfc, RunsOfMarksOfManyClasses) {
+  using Mark = std::pair<int, int32_t>;  // class, character
+  const Mark marks[] = {{230, 0x0301}, {220, 0x0323}, {202, 0x0327}, {10, 0x05B0}, {27, 0x064B},
+                        {7, 0x093C},   {240, 0x0345}, {1, 0x0334},   {230, 0x0302}};
+  std::mt19937 random(8);
+  for (size_t round = 0; round < 300; ++round) {
+    std::string text, expected;
+    for (int part = 0; part < 4; ++part) {
+      std::vector<Mark> run(random() % (round % 10 == 0 ? 200 : 24));
+      for (Mark& mark : run) mark = marks[random() % std::size(marks)];
+      text += "q", expected += "q";  // which composes with none
+      for (const Mark& mark : run) AppendUtf8(mark.second, &text);
+      std::stable_sort(run.begin(), run.end(),
+                       [](const Mark& a, const Mark& b) { return a.first < b.first; });
+      for (const Mark& mark : run) AppendUtf8(mark.second, &expected);
+    }
+    ASSERT_EQ(Nfc(text), expected) << round;
+  }
 }
 
 }  // namespace
