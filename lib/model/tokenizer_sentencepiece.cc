@@ -256,7 +256,8 @@ void SentencePieceTokenizer::EmitUnused(const uint8_t* bytes, const Symbol& symb
     const int32_t id = table_.Find(bytes + part.begin, part.end - part.begin);
     const auto split =
         id >= 0 && KindOf(id) == PieceKind::kUnused ? work->splits.find(id) : work->splits.end();
-    if (split == work->splits.end()) {
+    // In a mapping the piece may have been a longer one when it was merged.
+    if (split == work->splits.end() || split->second >= part.end - part.begin) {
       Emit(bytes, part, id, work, ids);
       continue;
     }
