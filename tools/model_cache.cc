@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -38,8 +39,28 @@ std::string Hex(const std::string& text) {
   return Format("%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
 }
 
-// Name, size and time of a file, or of every file of a folder.
-std::string StateOf(const fs::path& source) {
+// Of a model in several GGUF files, which is given by the first, the others; of another none.
+std::vector<fs::path> OtherParts(const fs::path& first) {
+  const std::string name = first.filename().u8string(), begin = "-00001-of-", end = ".gguf";
+  const size_t tail = begin.size() + 5 + end.size();
+  if (name.size() < tail || name.compare(name.size() - tail, begin.size(), begin) != 0 ||
+      name.compare(name.size() - end.size(), end.size(), end) != 0)
+    return {};
+  const std::string count = name.substr(name.size() - end.size() - 5, 5);
+  if (count.find_first_not_of("0123456789") != std::string::npos) return {};
+  std::vector<fs::path> parts;
+  std::error_code error;
+  for (int part = 2; part <= std::stoi(count); ++part) {
+    parts.push_back(first.parent_path() /
+                    PathOf(name.substr(0, name.size() - tail) + Format("-%05d-of-", part) + count + end));
+    if (!fs::exists(parts.back(), error)) break;  // converting says what is missing
+  }
+  return parts;
+}
+
+// Name, size and time of a file and of those that belong to it by the name that was given, or of every file
+// of a folder.
+std::string StateOf(const fs::path& source, const fs::path& given) {
   std::vector<std::string> entries;
   std::error_code error;
   const auto add = [&](const fs::path& path) {
@@ -50,6 +71,7 @@ std::string StateOf(const fs::path& source) {
   };
   if (!fs::is_directory(source, error)) {
     add(source);
+    for (const fs::path& part : OtherParts(given)) add(part);
   } else {
     for (const auto& entry : fs::directory_iterator(source, error))
       if (entry.is_regular_file(error)) add(entry.path());
@@ -82,6 +104,21 @@ void RemoveOlder(const fs::path& folder, const std::string& beginning, const fs:
     const bool older = name.compare(0, beginning.size(), beginning) == 0 && entry.path() != kept &&
                        entry.path().extension() == ".kvc";
     if (older) fs::remove(entry.path(), error);
+  }
+}
+
+// What conversions that were killed have left. One that is at work writes; of another machine or container,
+// whose process numbers say nothing here, too.
+void RemoveAbandoned(const fs::path& folder) {
+  const auto before = fs::file_time_type::clock::now() - std::chrono::hours(24);
+  const std::string beginning = ".kvc-";
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const bool temporary = entry.path().filename().u8string().compare(0, beginning.size(), beginning) == 0 &&
+                           entry.path().extension() == ".tmp" && entry.is_regular_file(error);
+    if (!temporary) continue;
+    const auto written = entry.last_write_time(error);
+    if (!error && written < before) fs::remove(entry.path(), error);
   }
 }
 
@@ -135,12 +172,14 @@ std::string ModelFileFor(const std::string& path, Signals* signals) {
   const fs::path folder = PathOf(CacheFolder());
   const std::string beginning = canonical.filename().u8string().substr(0, 80) + "-" +
                                 Hex(canonical.u8string()).substr(0, 8) + "-",
-                    state = Format("%d %d\n", kvc_version(), kvc_schema_version()) + StateOf(canonical);
+                    state =
+                        Format("%d %d\n", kvc_version(), kvc_schema_version()) + StateOf(canonical, source);
   const fs::path output = folder / PathOf(beginning + Hex(state) + ".kvc");
   if (fs::exists(output, error)) return output.u8string();
   fs::create_directories(folder, error);
   if (error)
     FailWithWayOut("cannot make the folder " + Printable(folder.u8string()) + ": " + error.message());
+  RemoveAbandoned(folder);
   Note("kvc: converting " + Printable(path) + ", this once, into " + Printable(folder.u8string()));
   ConvertInto(path, output.u8string(), signals);
   RemoveOlder(folder, beginning, output);

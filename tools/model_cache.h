@@ -11,9 +11,10 @@ namespace kvc::tool {
 std::string CacheFolder();
 
 // The model file for `path`: itself, or, where it is a GGUF file or a folder, what that was converted into
-// the first time; again where it has changed since (name, sizes, times) or the program has. Says on stderr
-// what it does, with progress. Throws Failure, with the way out, where the folder cannot be made or written,
-// or the source cannot be converted.
+// the first time; again where it, or another part of a model in several files, has changed since (name,
+// sizes, times) or the program has. Says on stderr what it does, with progress; before it converts it removes
+// what conversions that were killed a day ago or earlier left in the folder. Throws Failure, with the way
+// out, where the folder cannot be made or written, or the source cannot be converted.
 std::string ModelFileFor(const std::string& path, Signals* signals);
 // Of a file that ModelFileFor gave: the next call converts again.
 void ForgetModelFile(const std::string& path);

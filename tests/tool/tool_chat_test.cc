@@ -115,6 +115,56 @@ TEST(Chat, AGgufFileIsConvertedOnceIntoTheCache) {
   EXPECT_EQ(RunShell("ls \"$2/kvc\" | wc -l", {folder.Path("xdg")}).out, "1\n");
 }
 
+// Of a model in several GGUF files any may change.
+TEST(Chat, AChangeInAnyPartOfAModelInSeveralFilesIsSeen) {
+  const TemporaryFolder folder;
+  const std::string first =
+                        folder.Write("m-00001-of-00003.gguf",
+                                     ReadWholeFile(KVC_SOURCE_DIR "/tests/data/reference_gguf/smollm3.gguf")),
+                    second = folder.Write("m-00002-of-00003.gguf", "2"),
+                    third = folder.Write("m-00003-of-00003.gguf", "3"),
+                    ids = folder.Write("ids.json", "[1, 2, 3]");
+  const auto converts = [&](const std::string& model) {
+    const ProgramResult run = RunShell("KVC_CACHE=\"$3\" \"$1\" run \"$2\" --tokens \"$4\" --max-tokens 2",
+                                       {model, folder.Path("cache"), ids});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return run.err.find("converting") != std::string::npos;
+  };
+  EXPECT_TRUE(converts(first));
+  EXPECT_FALSE(converts(first));
+  for (const std::string& part : {second, third}) {
+    RunShell("touch -d '2001-01-01' \"$2\"", {part});
+    EXPECT_TRUE(converts(first)) << part;
+    EXPECT_FALSE(converts(first)) << part;
+  }
+  // Where all are links, the others are found by the names of the links.
+  RunShell(
+      "mkdir \"$2/links\"; for i in 1 2 3; do mv \"$2/m-0000$i-of-00003.gguf\" \"$2/blob$i\"; "
+      "ln -s \"../blob$i\" \"$2/links/m-0000$i-of-00003.gguf\"; done",
+      {folder.Path("")});
+  const std::string link = folder.Path("links/m-00001-of-00003.gguf");
+  EXPECT_TRUE(converts(link));
+  RunShell("touch -d '2002-01-01' \"$2\"", {folder.Path("blob2")});
+  EXPECT_TRUE(converts(link));
+  EXPECT_FALSE(converts(link));
+}
+
+// Gigabytes of which nobody would know.
+TEST(Chat, WhatAKilledConversionLeftIsRemovedBeforeTheNext) {
+  const TemporaryFolder folder;
+  const std::string source = KVC_SOURCE_DIR "/tests/data/reference_gguf/smollm3.gguf";
+  std::filesystem::create_directory(folder.Path("cache"));
+  folder.Write("cache/.kvc-7-0123456789abcdef-0.tmp", "of a process that was killed");
+  folder.Write("cache/.kvc-8-0123456789abcdef-0.tmp", "of one at work");
+  folder.Write("cache/mine.tmp", "of the user's");
+  RunShell("touch -d '2 days ago' \"$2/mine.tmp\" \"$2\"/.kvc-7-*", {folder.Path("cache")});
+  const ProgramResult run = RunShell("KVC_CACHE=\"$3\" \"$1\" run \"$2\" --tokens \"$4\" --max-tokens 2",
+                                     {source, folder.Path("cache"), folder.Write("ids.json", "[1, 2, 3]")});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(RunShell("ls -A \"$2\" | grep tmp", {folder.Path("cache")}).out,
+            ".kvc-8-0123456789abcdef-0.tmp\nmine.tmp\n");
+}
+
 // A GGUF file with one more entry in its metadata. Its tensors stay at their places from the end of the
 // header: the entry takes a multiple of their alignment.
 std::string WithChatTemplate(const std::string& gguf, std::string text) {
