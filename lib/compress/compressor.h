@@ -71,8 +71,9 @@ class Compressor {
   const std::vector<uint8_t>& sliding_layers() const { return slides_; }
 
   // ---- prompts ----
-  // Before a prompt that brings the sequence to n_tokens tokens: budgets and needs.
-  Status BeginPrompt(int32_t n_tokens, PromptNeeds* needs);
+  // Before a prompt that brings the sequence to n_tokens tokens: budgets and needs. compress: as in
+  // StoreLayer; what scores have split otherwise stays as it is.
+  Status BeginPrompt(int32_t n_tokens, PromptNeeds* needs, bool compress = true);
   Status ReservePrompt(const DeviceMemory& memory, int32_t longest, ChoiceBuffers* choice) const;
   // What scoring, choosing and storing a layer of so many entries need.
   Status ReserveChoice(const DeviceMemory& memory, int64_t longest, ChoiceBuffers* choice) const;
@@ -178,6 +179,8 @@ class Compressor {
     return static_cast<size_t>(layer * plan_.shape().n_kv_heads + g);
   }
   DevicePtr<float> RingAt(int32_t layer) const;
+  Status PlanBudgets(int32_t n_tokens);
+  bool SplitByScores() const;
   Status StoreWindow(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
                      const std::vector<int32_t>& n_before, KvCache* cache);
   SelectRule SelectRuleNow() const;

@@ -6,10 +6,20 @@
 
 namespace kvc {
 
-Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
-  *needs = {};
-  step_stale_ = true;
-  if (policy().keeps_all()) return {};
+// Whether the scores of a prompt have split what heads share: they have equal parts before.
+bool Compressor::SplitByScores() const {
+  if (!policy().allocator->dynamic) return false;
+  const std::vector<int32_t>& layers = plan_.sharing_layers();
+  for (const int32_t layer : layers) {
+    const int32_t first = caps_[At(policy().allocator->across_layers ? layers[0] : layer, 0)];
+    for (int32_t g = 0; g < plan_.shape().n_kv_heads; ++g) {
+      if (caps_[At(layer, g)] != first) return true;
+    }
+  }
+  return false;
+}
+
+Status Compressor::PlanBudgets(int32_t n_tokens) {
   const int32_t budget = plan_.BudgetFor(n_tokens);
   const Protected part = plan_.ProtectFor(budget);
   std::vector<int32_t> slots;
@@ -21,11 +31,20 @@ Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
     counts_[i] = slide ? 0 : std::max(slots[i] - n_protected(), 0);
   }
   // At decode a head may grow to what its budget is without the prompt's length as a limit.
-  if (n_tokens <= budget) KVC_RETURN_IF_ERROR(plan_.PlanSlots(kUnbounded, &slots));
+  if (n_tokens <= budget) KVC_RETURN_IF_ERROR(plan_.PlanCaps(budget, &slots));
   caps_ = slots;
   for (size_t i = 0; policy().allocator->whole_heads_grow && n_tokens > budget && i < caps_.size(); ++i) {
     if (caps_[i] >= n_tokens) caps_[i] = kUnbounded;
   }
+  return {};
+}
+
+Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs, bool compress) {
+  *needs = {};
+  step_stale_ = true;
+  if (policy().keeps_all()) return {};
+  // Such budgets are frozen until the next prompt that is compressed (methods.md 2.11).
+  if (compress || !SplitByScores()) KVC_RETURN_IF_ERROR(PlanBudgets(n_tokens));
   const Scorer& scorer = *policy().scorer;
   needs->column_sums = (scorer.needs & kNeedsColumnSums) != 0 || plan_.merge_sums() >= 0;
   if (scorer.reading != nullptr) needs->reading = scorer.reading(policy());

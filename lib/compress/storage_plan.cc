@@ -343,7 +343,6 @@ CacheLayout StoragePlan::LayoutFor(int32_t page_slots) const {
   return layout;
 }
 
-// Whether an entry may be kept for some query heads of a group only (SpindleKV).
 bool StoragePlan::query_heads_see_their_own() const {
   return codebook() && policy_.scorer->per_query_head && policy_.Int(OptionId::kSpindleGqa) == 0 &&
          shape_.n_heads > shape_.n_kv_heads;
@@ -441,6 +440,12 @@ Status StoragePlan::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) con
                policy_.budget, policy_.allocator->name, bytes);
 }
 
+Status StoragePlan::PlanCaps(int32_t budget, std::vector<int32_t>* slots) const {
+  if (policy_.budget_kind != BudgetKind::kRatio) return PlanSlots(kUnbounded, slots);
+  slots->assign(static_cast<size_t>(shape_.n_kv_heads_total()), 0);
+  return PlanFor(AllocationFor(budget, kUnbounded), slots);
+}
+
 Status StoragePlan::PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const {
   const size_t g = static_cast<size_t>(shape_.n_kv_heads);
   std::vector<int32_t> counts(sharing_.size() * g);
@@ -449,11 +454,6 @@ Status StoragePlan::PlanFor(const AllocateInput& in, std::vector<int32_t>* slots
   for (size_t i = 0; i < counts.size(); ++i)
     (*slots)[static_cast<size_t>(sharing_[i / g]) * g + i % g] = std::min(counts[i] + in.n_protected, in.n);
   return {};
-}
-
-int32_t StoragePlan::ReplayRows(int32_t n_tokens) const {
-  if (policy_.keeps_all() || policy_.scorer->window_rows == nullptr) return 0;
-  return policy_.scorer->window_rows(policy_, n_tokens);
 }
 
 Status StoragePlan::SetBudget(int32_t slots, int32_t n_tokens) {

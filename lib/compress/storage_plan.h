@@ -95,6 +95,8 @@ class StoragePlan {
   Protected ProtectFor(int32_t budget) const { return policy_.scorer->protect(policy_, budget); }
   // Slots of every head after a prompt of n tokens, [L, G]; dynamic allocators: the average of the layer.
   Status PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const;
+  // The same at steps, behind a prompt that a budget of so many slots holds whole: its length is no limit.
+  Status PlanCaps(int32_t budget, std::vector<int32_t>* slots) const;
   // Entries a KV head stores at most when `slots` are planned for it: query heads may each choose their own.
   int32_t StoredSlots(int32_t n_tokens, int32_t n_protected, int32_t slots) const;
   // Bytes that no layer exceeds after a prompt unless what is always kept does; 0: no limit.
@@ -114,7 +116,10 @@ class StoragePlan {
   void FillBytes(int32_t n_tokens, Candidate* next, int64_t n_next, std::vector<int32_t>* held) const;
   // Rows of the newest tokens that scoring needs and no side value remembers (a later compression runs them
   // again).
-  int32_t ReplayRows(int32_t n_tokens) const;
+  int32_t ReplayRows(int32_t n_tokens) const {
+    const Scorer* scorer = policy_.scorer;
+    return scorer == nullptr || scorer->window_rows == nullptr ? 0 : scorer->window_rows(policy_, n_tokens);
+  }
   // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it. A budget of bytes
   // stays where so many slots of a sequence of n_tokens would take more, and comes back where it was replaced
   // by fewer.

@@ -118,6 +118,37 @@ TEST_P(EveryMethod, PartsOfAPromptEndAtTheBudget) {
   }
 }
 
+std::vector<size_t> Lengths(const Session& s) {
+  std::vector<size_t> lengths;
+  std::vector<int32_t> kept;
+  for (int i = 0; i < test::kMethodLayers * test::kMethodKvHeads; ++i) {
+    EXPECT_TRUE(s.Kept(i / test::kMethodKvHeads, i % test::kMethodKvHeads, &kept).ok());
+    lengths.push_back(kept.size());
+  }
+  return lengths;
+}
+
+// methods.md 2.11: what the scores of a prompt gave a head is its own until the next prompt that compresses,
+// whatever is appended.
+TEST(BudgetsByScores, OutlastWhatIsAppended) {
+  for (const std::string spec :
+       {"h2o:budget=48,allocator=ada,kv=f32", "h2o:budget=48,allocator=global,kv=f32",
+        "h2o:budget_ratio=30%,allocator=ada,kv=f32", "h2o:budget=48,allocator=ada+pyramid,kv=f32",
+        "ada-snapkv:budget=48,window=8,decode=reobserve,slack=0,kv=f32"}) {
+    SCOPED_TRACE(spec);
+    const Result<Policy> policy = ParsePolicy(spec.c_str());
+    ASSERT_TRUE(policy.ok()) << policy.status().message();
+    auto s = test::MakeSession(&policy.value());
+    ASSERT_TRUE(s->Prefill(TinyPrompt(test::kMethodPrompt), true).ok());
+    const std::vector<size_t> lengths = Lengths(*s);
+    EXPECT_NE(*std::min_element(lengths.begin(), lengths.end()),
+              *std::max_element(lengths.begin(), lengths.end()));
+    ASSERT_TRUE(s->Prefill(TinyPrompt(40, 3), false).ok());
+    test::Steps(*s, 3);
+    EXPECT_EQ(Lengths(*s), lengths);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::Range(0, static_cast<int>(Variants().size())),
                          [](const auto& index) {
                            return Variants()[static_cast<size_t>(index.param)].label;

@@ -363,6 +363,32 @@ TEST(SecondReadings, PartsOfSessionsThatSlideAreRefused) {
 
 // allocator x scorer x reducer x storage x decode: what parses must run and obey its budget.
 TEST(Composition, EveryAcceptedCombinationRuns) {
+// methods.md 1.1, 1.6: a share of the prompt is what heads come back to at steps, also where it holds all of
+// the prompt.
+TEST(BudgetRatio, HoldsBehindPromptsThatAreKeptWhole) {
+  const struct {
+    const char* spec;
+    int n_prompt, n_slots;
+  } cases[] = {{"streaming:budget_ratio=10%", 6, 6},
+               {"streaming:budget_ratio=10%", 3, 6},
+               {"ahakv:budget_ratio=5%", 33, 33},
+               {"h2o:budget_ratio=1", 20, 20},
+               {"h2o:budget_ratio=1,allocator=ada", 20, 20},
+               {"snapkv:budget_ratio=5%,decode=reobserve,slack=0", 33, 33}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.spec);
+    const Result<Policy> policy = ParsePolicy(c.spec);
+    ASSERT_TRUE(policy.ok()) << policy.status().message();
+    auto s = Make(&policy.value());
+    ASSERT_TRUE(s->Prefill(TinyPrompt(c.n_prompt), true).ok());
+    EXPECT_EQ(s->Stats().n_slots, 9 * c.n_prompt);
+    for (int i = 0; i < 4; ++i) {
+      Steps(*s, 25);
+      EXPECT_EQ(s->Stats().n_slots, 9 * c.n_slots) << "after " << 25 * (i + 1) << " steps";
+    }
+  }
+}
+
   int ran = 0, refused = 0;
   for (const Allocator* allocator : Allocators()) {
     for (const Scorer* scorer : Scorers()) {
