@@ -251,7 +251,7 @@ class Lines {
         dst[t] = static_cast<float>(age);
         break;
       case ScoreOp::kRowsThatSaw:
-        dst[t] = static_cast<float>(max(min(age, p_.n_new), 1));
+        dst[t] = static_cast<float>(min(age, p_.n_new));
         break;
       case ScoreOp::kRestLast: {
         constexpr float kLeast = -3.402823466e+38f;

@@ -95,7 +95,7 @@ struct Scorer {
       nullptr;  // newest entries that quantised heads keep raw; usual: 32
   const char* incomparable =
       nullptr;  // what an allocator that compares scores of heads does, and why they cannot be
-  Accumulates accumulates = Accumulates::kNothing;
+  Accumulates (*accumulates)(const Policy& policy) = nullptr;
   bool per_query_head = false;                      // selects for every query head
   bool can_reobserve = false;                       // scores again at decode, with the newest queries
   bool merges_spread = false, merges_next = false;  // reducers it goes with, beside what it accumulates

@@ -69,9 +69,10 @@ StoragePlan::StoragePlan(const Policy& policy, const ModelShape& shape, HeadScor
   const Scorer& scorer = *policy.scorer;
   scorer_aux_ = n_aux_ = scorer.n_aux == nullptr ? 0 : scorer.n_aux(policy);
   if (policy.reducer->kind == MergeKind::kNone || policy.n_rest() > 0) return;
-  merge_sums_ = scorer.accumulates != Accumulates::kNothing ? 0 : n_aux_++;
+  const Accumulates has = scorer.accumulates == nullptr ? Accumulates::kNothing : scorer.accumulates(policy);
+  merge_sums_ = has != Accumulates::kNothing ? 0 : n_aux_++;
   if (policy.reducer->kind == MergeKind::kIntoNext)
-    merge_counts_ = scorer.accumulates == Accumulates::kSumAndCount ? 1 : n_aux_++;
+    merge_counts_ = has == Accumulates::kSumAndCount ? 1 : n_aux_++;
 }
 
 Result<StoragePlan> StoragePlan::Create(const Policy& policy, const ModelShape& shape, HeadScores scores,

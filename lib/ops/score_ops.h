@@ -77,7 +77,7 @@ enum class ScoreOp : uint8_t {
   kDiv,                 // dst /= src
   kScale,               // dst *= x
   kCopy,                // dst = src
-  kRowsThatSaw,         // dst = rows of the prompt that saw the entry, at least 1
+  kRowsThatSaw,         // dst = rows of the prompt that saw the entry
   kAge,                 // dst = tokens since the entry came, itself included
   kPool,                // dst = pool(src), columns; dst != src
   kShare,               // dst *= x / (sum of dst), columns; 0 where that is 0

@@ -374,9 +374,7 @@ TEST_P(RandomSessions, PartsThenCompressAreOnePrompt) {
       policy.decode == DecodeMode::kStep || policy.Flag(OptionId::kChunkCompress) ||
       std::string(policy.scorer->name) == "proxy_random" ||
       std::string(policy.scorer->name) == "window_accum" ||
-      std::string(policy.scorer->name) == "window_sg_value" ||
-      std::string(policy.scorer->name) == "h2o_count" ||
-      (std::string(policy.scorer->name) == "h2o" && policy.Int(OptionId::kH2oNorm) == 1))
+      std::string(policy.scorer->name) == "window_sg_value")
     return;
   const int n = d.Between(30, 300), first = d.Between(1, n - 1);
   SCOPED_TRACE("model " + std::to_string(which) + " " + spec + " prompt " + std::to_string(n) + " first " +

@@ -89,6 +89,46 @@ TEST(RarePolicies, NoHeadIsLeftWithNothing) {
   EXPECT_EQ(status.code(), Code::kInvalid) << status.message();
 }
 
+// methods.md 2.9, 2.15: merging weighs by the attention an entry has had, also where entries are ranked by
+// its mean. With nothing but newest entries in the budget, all of these drop the same.
+TEST(RarePolicies, MergingWeighsBySums) {
+  const auto model = OpenTwoLayers();
+  for (const std::string merges : {"cam:budget=24,cam_expected=1,cam_prefill=oneshot,kv=f32",
+                                   "cam:budget=24,cam_expected=1,kv=f32", "weightedkv:budget=24,kv=f32"}) {
+    const auto by_sums = FedSession(model, merges + ",scorer=h2o,h2o_recent=24", 80);
+    const auto by_norm = FedSession(model, merges + ",scorer=h2o,h2o_recent=24,h2o_norm=count", 80);
+    const auto by_mean = FedSession(model, merges + ",scorer=h2o_count,h2o_recent=24", 80);
+    for (int i = 0; i < 3; ++i) {
+      for (Session* s : {by_norm.get(), by_mean.get()}) {
+        test::ExpectSameKept(*by_sums, *s);
+        EXPECT_EQ(test::LogitsOf(*by_sums), test::LogitsOf(*s)) << merges << ", behind part " << i;
+      }
+      for (Session* s : {by_sums.get(), by_norm.get(), by_mean.get()}) {
+        if (i == 0) test::FeedTokens(*s, TinyPrompt(30, 3));
+        const Status status = i == 1 ? s->Prefill(TinyPrompt(40, 5), true) : Status();
+        EXPECT_TRUE(status.ok()) << status.message();
+      }
+    }
+  }
+}
+
+// methods.md 2.3: the mean is over all rows that could see the entry, in however many parts they came.
+TEST(RarePolicies, MeansOfPartsAreMeansOfTheWhole) {
+  const auto model = OpenTwoLayers();
+  for (const std::string spec : {"h2o:budget=24,h2o_recent=4,h2o_norm=count,decode=grow,kv=f32",
+                                 "h2o:budget=24,h2o_recent=4,scorer=h2o_count,decode=grow,kv=f32"}) {
+    const auto whole = FedSession(model, spec, 160);
+    const std::vector<int32_t> ids = TinyPrompt(160);
+    for (const size_t first : {1u, 40u, 120u, 159u}) {
+      const auto parts = NewSession(model, spec);
+      ASSERT_TRUE(parts->Prefill({ids.data(), first}, false).ok());
+      ASSERT_TRUE(parts->Prefill({ids.data() + first, ids.size() - first}, false).ok());
+      ASSERT_TRUE(parts->Recompress(0, nullptr).ok());
+      test::ExpectSameKept(*whole, *parts);
+    }
+  }
+}
+
 // A share that is less than what is always kept is raised until something may be chosen.
 TEST(RarePolicies, AShareHoldsWhatIsAlwaysKept) {
   const auto model = OpenTwoLayers();

@@ -36,11 +36,13 @@ void Step(const Policy&, StepScoring* step) {
   step->needs_attention = true;
 }
 
+Accumulates SumAndCount(const Policy&) { return Accumulates::kSumAndCount; }
+
 constexpr Scorer Row() {
   Scorer row{"avg_accum", kNeedsColumnSums, kOptions, Protect, Program};
   row.n_aux = AuxCount;
   row.step = Step;
-  row.accumulates = Accumulates::kSumAndCount;
+  row.accumulates = SumAndCount;
   row.merges_next = true;
   return row;
 }

@@ -213,8 +213,7 @@ class Program {
       const int32_t age = total - Positions(g)[t];
       if (i.op == ScoreOp::kIndex) dst[t] = static_cast<float>(t);
       if (i.op == ScoreOp::kAge) dst[t] = static_cast<float>(age);
-      if (i.op == ScoreOp::kRowsThatSaw)
-        dst[t] = static_cast<float>(std::max(std::min(age, a_.observed.n_new), 1));
+      if (i.op == ScoreOp::kRowsThatSaw) dst[t] = static_cast<float>(std::min(age, a_.observed.n_new));
       if (i.op == ScoreOp::kKeyNorms) dst[t] = kernels_.dot(k + int64_t{t} * d, k + int64_t{t} * d, d);
       if (i.op == ScoreOp::kValueNorms) dst[t] = kernels_.dot(v + int64_t{t} * d, v + int64_t{t} * d, d);
     }
