@@ -114,11 +114,16 @@ class StoragePlan {
     int32_t head;
   };
   void FillBytes(int32_t n_tokens, Candidate* next, int64_t n_next, std::vector<int32_t>* held) const;
-  // Rows of the newest tokens that scoring needs and no side value remembers (a later compression runs them
-  // again).
+  // Rows of the newest tokens that scoring a prompt needs. A later compression runs them again, unless side
+  // values remember what they saw: prompts and steps add to them, and no reduction clears them.
   int32_t ReplayRows(int32_t n_tokens) const {
     const Scorer* scorer = policy_.scorer;
     return scorer == nullptr || scorer->window_rows == nullptr ? 0 : scorer->window_rows(policy_, n_tokens);
+  }
+  bool remembers_rows() const {
+    const Scorer* scorer = policy_.scorer;
+    return scorer != nullptr && scorer->n_aux != nullptr && scorer->step != nullptr &&
+           !scorer->clear_after_reduce;
   }
   // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it. A budget of bytes
   // stays where so many slots of a sequence of n_tokens would take more, and comes back where it was replaced

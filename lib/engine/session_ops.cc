@@ -147,8 +147,9 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
     return {};
   }
   taker.cache->LeaveWindows();
+  const StoragePlan& plan = compressor_->plan();
   const int32_t rows =
-      std::min(compressor_->plan().ReplayRows(n_tokens_), static_cast<int32_t>(tokens_.size()));
+      plan.remembers_rows() ? 0 : std::min(plan.ReplayRows(n_tokens_), static_cast<int32_t>(tokens_.size()));
   if (rows > 0 && rows < n_tokens_ && n_tokens_ - rows < taker.cache->LeastTokens(n_tokens_)) {
     return Error(
         Code::kUnsupported,

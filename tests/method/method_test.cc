@@ -242,6 +242,30 @@ TEST_P(EveryMethod, PartsThenCompressEqualsOnePrompt) {
   }
 }
 
+// Where side values remember what entries were worth, a second compression at the same budget finds nothing
+// to drop and adds nothing to what they remember.
+void ExpectCompressingAgainChangesNothing(const Policy& policy) {
+  auto s = Make(&policy);
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
+  auto again = s->Fork();
+  ASSERT_TRUE(again.ok());
+  for (int i = 0; i < 3; ++i) {
+    const Status status = again.value()->Recompress(0, nullptr);
+    ASSERT_TRUE(status.ok()) << status.message();
+    test::ExpectSameKept(*s, *again.value());
+  }
+  EXPECT_EQ(Steps(*s, kSteps), Steps(*again.value(), kSteps));
+  EXPECT_EQ(Logits(*s), Logits(*again.value()));
+  test::ExpectSameKept(*s, *again.value());
+}
+
+TEST_P(EveryMethod, CompressingAgainAtTheBudgetChangesNothing) {
+  const Policy policy = MethodPolicy(Which(), kBudget);
+  if (policy.keeps_all() || policy.scorer->n_aux == nullptr || policy.Int(OptionId::kKv) != kStoreF32) return;
+  if (policy.scorer->clear_after_reduce) return;  // the newest rows are counted anew
+  ExpectCompressingAgainChangesNothing(policy);
+}
+
 TEST_P(EveryMethod, RewindIsExactOrRefused) {
   const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
@@ -275,6 +299,13 @@ INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::Range(0, static_cast<int>(
                          [](const auto& index) {
                            return Variants()[static_cast<size_t>(index.param)].label;
                          });
+
+// methods.md 2.14: what a prompt adds to the scores is pooled, and not what was there.
+TEST(AhaScorePool, PoolsNoScoreTwice) {
+  const Result<Policy> policy = ParsePolicy("ahakv:budget=48,recent=8,aha_score_pool=5,kv=f32");
+  ASSERT_TRUE(policy.ok()) << policy.status().message();
+  ExpectCompressingAgainChangesNothing(policy.value());
+}
 
 // methods.md 2.16 (g): a layer that is too large keeps fewer tokens, and only as few as four rounds find.
 TEST(SpindleMaxBytes, LayersShrinkToTheLimit) {
@@ -332,6 +363,32 @@ TEST(Trimmed, SessionsAreSavedWithTheirPages) {
   }
 }
 
+// methods.md 1.1, 1.6: a share of the prompt is what heads come back to at steps, also where it holds all of
+// the prompt.
+TEST(BudgetRatio, HoldsBehindPromptsThatAreKeptWhole) {
+  const struct {
+    const char* spec;
+    int n_prompt, n_slots;
+  } cases[] = {{"streaming:budget_ratio=10%", 6, 6},
+               {"streaming:budget_ratio=10%", 3, 6},
+               {"ahakv:budget_ratio=5%", 33, 33},
+               {"h2o:budget_ratio=1", 20, 20},
+               {"h2o:budget_ratio=1,allocator=ada", 20, 20},
+               {"snapkv:budget_ratio=5%,decode=reobserve,slack=0", 33, 33}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.spec);
+    const Result<Policy> policy = ParsePolicy(c.spec);
+    ASSERT_TRUE(policy.ok()) << policy.status().message();
+    auto s = Make(&policy.value());
+    ASSERT_TRUE(s->Prefill(TinyPrompt(c.n_prompt), true).ok());
+    EXPECT_EQ(s->Stats().n_slots, 9 * c.n_prompt);
+    for (int i = 0; i < 4; ++i) {
+      Steps(*s, 25);
+      EXPECT_EQ(s->Stats().n_slots, 9 * c.n_slots) << "after " << 25 * (i + 1) << " steps";
+    }
+  }
+}
+
 TEST(KeyChannels, SessionsThatDropSinglyAreRefused) {
   const Result<Policy> policy = ParsePolicy("full:kv=int8,quant_group=8,key_axis=channel");
   ASSERT_TRUE(policy.ok());
@@ -363,32 +420,6 @@ TEST(SecondReadings, PartsOfSessionsThatSlideAreRefused) {
 
 // allocator x scorer x reducer x storage x decode: what parses must run and obey its budget.
 TEST(Composition, EveryAcceptedCombinationRuns) {
-// methods.md 1.1, 1.6: a share of the prompt is what heads come back to at steps, also where it holds all of
-// the prompt.
-TEST(BudgetRatio, HoldsBehindPromptsThatAreKeptWhole) {
-  const struct {
-    const char* spec;
-    int n_prompt, n_slots;
-  } cases[] = {{"streaming:budget_ratio=10%", 6, 6},
-               {"streaming:budget_ratio=10%", 3, 6},
-               {"ahakv:budget_ratio=5%", 33, 33},
-               {"h2o:budget_ratio=1", 20, 20},
-               {"h2o:budget_ratio=1,allocator=ada", 20, 20},
-               {"snapkv:budget_ratio=5%,decode=reobserve,slack=0", 33, 33}};
-  for (const auto& c : cases) {
-    SCOPED_TRACE(c.spec);
-    const Result<Policy> policy = ParsePolicy(c.spec);
-    ASSERT_TRUE(policy.ok()) << policy.status().message();
-    auto s = Make(&policy.value());
-    ASSERT_TRUE(s->Prefill(TinyPrompt(c.n_prompt), true).ok());
-    EXPECT_EQ(s->Stats().n_slots, 9 * c.n_prompt);
-    for (int i = 0; i < 4; ++i) {
-      Steps(*s, 25);
-      EXPECT_EQ(s->Stats().n_slots, 9 * c.n_slots) << "after " << 25 * (i + 1) << " steps";
-    }
-  }
-}
-
   int ran = 0, refused = 0;
   for (const Allocator* allocator : Allocators()) {
     for (const Scorer* scorer : Scorers()) {

@@ -38,15 +38,15 @@ void Program(const Policy& policy, int32_t budget, ScoreProgram* p) {
   p->Add(ScoreOp::kByMax, 3);
   p->Add(ScoreOp::kGroup, 0).group = GroupKind::kMean;
   p->Add(policy.Flag(OptionId::kAhaPrior) ? ScoreOp::kMul : ScoreOp::kCopy, 3, 0);
+  p->Add(ScoreOp::kPool, 0, 3).pool = {PoolKind::kAvg, policy.Int(OptionId::kAhaScorePool), false};
   p->Add(ScoreOp::kLoad, 1, kScore);
-  p->Add(ScoreOp::kAdd, 1, 3);
+  p->Add(ScoreOp::kAdd, 0, 1);
+  p->Add(ScoreOp::kStore, kScore, 0);
   if (DecodePrior(policy)) {
     p->Add(ScoreOp::kStore, kPrior, 2);
     p->Add(ScoreOp::kSpreadMax, 3, 2);
     p->Add(ScoreOp::kStore, kPriorMax, 3);
   }
-  p->Add(ScoreOp::kPool, 0, 1).pool = {PoolKind::kAvg, policy.Int(OptionId::kAhaScorePool), false};
-  p->Add(ScoreOp::kStore, kScore, 0);
 }
 
 void Step(const Policy& policy, StepScoring* step) {
