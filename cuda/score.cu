@@ -37,12 +37,12 @@ KVC_DEVICE const float* QueryOf(const ScoreParams& p, int32_t h, int32_t i) {
 
 // Probability of entry t for row i; 0 where it is not seen.
 KVC_DEVICE float ProbabilityOf(const ScoreParams& p, int32_t h, int32_t g, int32_t i, int32_t t,
-                               const float* q, const float* gain) {
+                               const float* q, float gain) {
   const int64_t entry = g * p.layer.capacity + t, row = static_cast<int64_t>(h) * p.n + i;
   if (t < 0 || t >= p.Visible(g, i)) return 0;
   if (!p.layer.Sees(entry, SeenBit(h, p.n_heads / p.layer.n_heads))) return 0;
-  const float factor = gain != nullptr ? gain[i] * p.scale : p.scale, l = p.row_sum[row];
-  return l > 0 ? __fdiv_rn(expf(Capped(factor * LogitOf(p, q, entry), p.cap) - p.row_max[row]), l) : 0.0f;
+  const float z = Capped(p.scale * LogitOf(p, q, entry), p.cap), l = p.row_sum[row];
+  return l > 0 ? __fdiv_rn(expf(gain * z - p.row_max[row]), l) : 0.0f;
 }
 
 KVC_DEVICE float PoolAround(const Pooling& pool, const float* x, int32_t n, int32_t t) {
@@ -76,7 +76,7 @@ __global__ void sum_pooled_rows(const ScoreParams p) {
     for (int32_t j = ThreadOfBlock(); j < p.layer.d; j += BlockThreads()) q[j] = QueryOf(p, h, i)[j];
     __syncthreads();
     for (int32_t x = ThreadOfBlock(); x < width; x += BlockThreads())
-      line[x] = first + x < n ? ProbabilityOf(p, h, g, i, first + x, q, p.gain) : 0.0f;
+      line[x] = first + x < n ? ProbabilityOf(p, h, g, i, first + x, q, p.GainOf(g, i)) : 0.0f;
     __syncthreads();
     if (t < columns) {
       const int32_t shift = max(first, 0);  // what lies before the first entry is not there
@@ -223,7 +223,7 @@ class Lines {
         if (t >= visible) continue;
         float mean = 0;
         for (int32_t h = g_ * group_; h < (g_ + 1) * group_; ++h)
-          mean += ProbabilityOf(p_, h, g_, i, t, QueryOf(p_, h, i), nullptr);
+          mean += ProbabilityOf(p_, h, g_, i, t, QueryOf(p_, h, i), 1.0f);
         PushHistory(
             p_.program.history, [&](int32_t a) -> float& { return Aux(a)[t]; },
             __fdiv_rn(mean, static_cast<float>(group_)), __fdiv_rn(1.0f, static_cast<float>(visible)));
@@ -330,10 +330,10 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.layer.head_dim));
   const RowRule& rule = program.rows;
   const int32_t heads = a.layer.n_kv_heads, rows = std::min(rule.n_rows, a.observed.n_rows);
-  const int32_t longest = LongestOf(a.layer);
+  const int32_t longest = LongestOf(a.layer), n_gains = rule.gain == RowGain::kNone ? 0 : heads * rows;
   Packet packet;
-  KVC_RETURN_IF_ERROR(
-      packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows) + TurnBytes(a.turning.rope)));
+  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<float>(rows) +
+                                          Packet::Size<float>(n_gains) + TurnBytes(a.turning.rope)));
   ScoreParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.program = program;
@@ -348,9 +348,11 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   p.registers = scratch.Take<float>(int64_t{kRegisters} * heads * a.stride);
   p.stride = a.stride;
   float* weight = packet.Add<float>(rows, &p.weight);
-  float* gain = packet.Add<float>(rows, &p.gain);
-  FillRowFactors(rule, rows, longest, a.layer.head_dim, weight, gain);
-  if (rule.gain == RowGain::kNone) p.gain = nullptr;
+  float* gain = packet.Add<float>(n_gains, &p.gain);
+  FillRowWeights(rule, rows, weight);
+  for (int32_t i = 0; i < n_gains; ++i)
+    gain[i] = GainOf(rule, a.layer.len[i / rows] - rows + 1 + i % rows, a.layer.head_dim);
+  if (n_gains == 0) p.gain = nullptr;
   p.row_max = scratch.Take<float>(int64_t{a.n_heads} * rows);
   p.row_sum = scratch.Take<float>(int64_t{a.n_heads} * rows);
   p.partial = scratch.Take<float>(RowPartialFloats(a.n_heads, rows, a.stride));

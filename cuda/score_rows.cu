@@ -55,8 +55,7 @@ struct RowView {
   KVC_DEVICE float Logit(int32_t key, int32_t row, float product) const {
     if (row >= r.n || key >= r.Visible(g, row)) return -Infinity();
     if (!r.layer.Sees(g * r.layer.capacity + key, bit)) return -Infinity();
-    const float factor = r.gain != nullptr ? r.gain[row] * r.scale : r.scale;
-    return Capped(factor * product, r.cap) +
+    return r.GainOf(g, row) * Capped(r.scale * product, r.cap) +
            (key == 0 ? LogitOfRest(r.layer.positions[g * r.layer.capacity]) : 0.0f);
   }
 };
@@ -125,7 +124,7 @@ __global__ void join_normalisers(const RowScores r) {
       const float* at = r.partial + 2 * ((static_cast<int64_t>(segment) * r.n_heads + h) * r.n + i);
       all.Add(at[0], at[1]);
     }
-    if (r.sinks != nullptr) all.Add(r.gain != nullptr ? r.gain[i] * r.sinks[h] : r.sinks[h], 1);
+    if (r.sinks != nullptr) all.Add(r.GainOf(g, i) * r.sinks[h], 1);
     r.row_max[static_cast<int64_t>(h) * r.n + i] = all.m;
     r.row_sum[static_cast<int64_t>(h) * r.n + i] = all.l;
   }

@@ -10,13 +10,14 @@ struct RowScores {
   int32_t n_heads, n, longest;  // longest: entries of a KV head
   float scale, cap;
   const float* queries;        // [n, H, D]
-  const float *weight, *gain;  // [n]; gain null: 1
+  const float *weight, *gain;  // [n]; [G, n], null: 1
   const float* sinks;          // [H], null: none
   float *row_max, *row_sum;    // [H, n]: greatest logit, a sink's included, and sum of exponentials
   float* partial;              // RowPartialFloats
   float* per_head;             // [H, stride]
   int64_t stride;
 
+  KVC_DEVICE float GainOf(int32_t g, int32_t i) const { return gain != nullptr ? gain[g * n + i] : 1.0f; }
   // Entries that row i sees of KV head g.
   KVC_DEVICE int32_t Visible(int32_t g, int32_t i) const { return layer.len[g] - n + 1 + i; }
 };

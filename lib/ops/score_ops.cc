@@ -10,14 +10,12 @@ float LengthGain(int32_t i, int32_t length, bool scaled, bool floor, int32_t d) 
   return static_cast<float>(!scaled && floor ? std::max(1.0, gain) : gain);
 }
 
-void FillRowFactors(const RowRule& rule, int32_t n, int32_t longest, int32_t d, float* weight, float* gain) {
+void FillRowWeights(const RowRule& rule, int32_t n, float* weight) {
   const bool ramp = rule.weight == RowWeight::kRamp;
   for (int32_t i = 0; i < n; ++i) {
     weight[i] = !ramp ? 1.0f : 1.0f / static_cast<float>(n);
     if (ramp && i > 0)
       weight[i] *= 1.0f + (rule.ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(n - 1);
-    if (rule.gain != RowGain::kNone)
-      gain[i] = LengthGain(longest - n + 1 + i, rule.gain_length, rule.gain_scaled, rule.gain_floor, d);
   }
 }
 

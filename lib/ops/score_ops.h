@@ -51,9 +51,12 @@ struct RowRule {
 // sharper.
 float LengthGain(int32_t i, int32_t length, bool scaled, bool floor, int32_t d);
 
-// What the n rows of a rule are multiplied by, the newest of which sees `longest` entries: their weights [n],
-// and where the rule has a gain the factors on their logits [n].
-void FillRowFactors(const RowRule& rule, int32_t n, int32_t longest, int32_t d, float* weight, float* gain);
+// What the n rows of a rule are multiplied by [n].
+void FillRowWeights(const RowRule& rule, int32_t n, float* weight);
+// Where the rule has a gain: the factor on the logits of a row that sees i entries of its head.
+inline float GainOf(const RowRule& rule, int32_t i, int32_t d) {
+  return LengthGain(i, rule.gain_length, rule.gain_scaled, rule.gain_floor, d);
+}
 
 // Lines: one of every query head (Q), registers 0 .. 3 of every KV head, and the side values of its entries;
 // as long as the head. Columns: how many, counted from the oldest entry, an instruction is over: all but the

@@ -318,8 +318,9 @@ struct RowsData {
       sum += static_cast<double>(q[static_cast<size_t>(row * stride + j)]) *
              k[static_cast<size_t>(key * shape.d + j)];
     }
-    const double z = factor * sum * scale;
-    return (shape.cap > 0 ? shape.cap * std::tanh(z / shape.cap) : z) + (key == 0 ? double{first_logit} : 0);
+    const double z = sum * scale;
+    return factor * (shape.cap > 0 ? shape.cap * std::tanh(z / shape.cap) : z) +
+           (key == 0 ? double{first_logit} : 0);
   }
   PrefillAttentionArgs Prefill(float* out, float* lse) const {
     PrefillAttentionArgs a{

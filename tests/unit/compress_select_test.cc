@@ -105,6 +105,51 @@ std::vector<float> Pooled(const std::vector<float>& x, int32_t kernel, PoolKind 
   return head.memory().Read(scores.at(), static_cast<int64_t>(x.size()));
 }
 
+// Summed probabilities of rows over the entries of every head [G, stride]: keys [G, stride, D], queries
+// [rows, G, D].
+std::vector<float> SharpenedRows(const std::vector<float>& keys, const std::vector<float>& queries,
+                                 std::vector<int32_t> len, int32_t dim, int64_t stride) {
+  test::TestDevice& memory = OneHead::memory();
+  const int32_t heads = static_cast<int32_t>(len.size()),
+                rows = static_cast<int32_t>(queries.size()) / heads / dim;
+  ScoreProgram program;
+  program.rows.n_rows = rows, program.rows.gain = RowGain::kLogLength, program.rows.gain_length = 8;
+  program.Add(ScoreOp::kRows);
+  const DeviceBuffer<float> k = memory.Upload(keys), q = memory.Upload(queries),
+                            scores = memory.Upload(std::vector<float>(static_cast<size_t>(heads * stride))),
+                            sums = memory.Upload(std::vector<float>(static_cast<size_t>(heads * stride)));
+  const DeviceBuffer<int32_t> positions =
+      memory.Upload(std::vector<int32_t>(static_cast<size_t>(heads * stride)));
+  DeviceBuffer<uint8_t> scratch;
+  const int64_t bytes = memory.device()->ScoreScratchBytes({&program, heads, heads, dim, rows, stride});
+  EXPECT_TRUE(scratch.Allocate(memory.own(), bytes, "test").ok());
+  ScoreArgs a{};
+  a.program = &program, a.n_heads = heads, a.scale = 0.5f, a.stride = stride;
+  a.layer.n_kv_heads = heads, a.layer.head_dim = dim, a.layer.capacity = stride, a.layer.len = len.data();
+  a.layer.keys = k.raw(), a.layer.values = k.raw(), a.layer.positions = positions.at();
+  a.observed.n_rows = a.observed.n_new = rows, a.observed.queries = q.at();
+  a.scores = scores.at(), a.per_head = sums.at(), a.scratch = scratch.raw();
+  EXPECT_TRUE(memory.device()->Score(memory.stream(), a).ok());
+  return memory.Read(sums.at(), heads * stride);
+}
+
+// methods.md 2.14: what sharpens a row is how much of its own head it sees, however long other heads are.
+TEST(RowGains, AreByTheLengthOfTheHead) {
+  constexpr int32_t kDim = 8, kRows = 5, kLong = 60, kShort = 21, kStride = 64;
+  std::mt19937 rng(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> keys(2 * kStride * kDim), queries(kRows * 2 * kDim), alone;
+  for (float& x : keys) x = normal(rng);
+  for (float& x : queries) x = normal(rng);
+  for (int32_t i = 0; i < kRows; ++i)
+    alone.insert(alone.end(), queries.begin() + (2 * i + 1) * kDim, queries.begin() + (2 * i + 2) * kDim);
+  const std::vector<float> both = SharpenedRows(keys, queries, {kLong, kShort}, kDim, kStride),
+                           own = SharpenedRows({keys.begin() + kStride * kDim, keys.end()}, alone, {kShort},
+                                               kDim, kStride);
+  for (int32_t t = 0; t < kShort; ++t)
+    EXPECT_EQ(both[static_cast<size_t>(kStride + t)], own[static_cast<size_t>(t)]) << "entry " << t;
+}
+
 TEST(Select, GoldenValues) {
   const auto golden = nlohmann::json::parse(std::ifstream(KVC_TEST_DATA "/goldens/micro/top.json"));
   ASSERT_GE(golden["top"].size(), 20u);

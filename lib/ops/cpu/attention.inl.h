@@ -255,13 +255,13 @@ inline void ScoreRows(const ScoreRowsArgs& a) {
     for (int32_t key = 0; key < a.n_keys; key += kTileKeys) {
       Logits({a.q, a.q_stride, a.k, a.d}, row0, 0, rows, key, a.n_keys, &tile);
       for (int32_t i = 0; i < rows; ++i) {
-        const F factor = Set(a.gain != nullptr ? a.gain[row0 + i] * a.scale : a.scale);
+        const F scale = Set(a.scale), gain = Set(a.gain != nullptr ? a.gain[row0 + i] : 1);
         float* p = a.p + (row0 + i) * a.p_stride + key;
         const int32_t n = Least(kTileKeys, a.n_keys - key);
         for (int32_t t = 0; t < n; t += kWidth) {
-          F logit = Mul(Load(&tile.z[i][t]), factor);
+          F logit = Mul(Load(&tile.z[i][t]), scale);
           if (a.cap > 0) logit = Capped(logit, a.cap);
-          StoreN(p + t, Least(kWidth, n - t), logit);
+          StoreN(p + t, Least(kWidth, n - t), Mul(logit, gain));
         }
         if (key == 0) p[0] += a.first_logit;
         Hide(a.seen, a.seen_bit, key, n, p);

@@ -80,7 +80,7 @@ static inline PrefillAttentionArgs HeadOf(const PrefillAttentionArgs& a, int32_t
 }
 
 // Attention probabilities of some rows of one query head: p[i, t] = softmax over t < visible[i] of gain[i] *
-// scale * q_i.k_t, 0 for t in [visible[i], S). seen as above.
+// z, z = scale * q_i.k_t or its cap, 0 for t in [visible[i], S). seen as above.
 struct ScoreRowsArgs {
   const float* q;          // row i at q + i * q_stride, [D]
   const float* k;          // [S, D] dense

@@ -17,19 +17,17 @@ namespace {
 
 constexpr int32_t kRowTile = 8, kRegisters = 4;
 
-// Lines of scratch: registers 1 .. 3 of every KV head, rows and two more of every thread, weights and gains
-// of rows.
+// Lines of scratch: registers 1 .. 3 of every KV head, rows and two more of every thread, weights of rows.
 struct Lines {
-  float *registers, *rows, *pair, *weight, *gain;
+  float *registers, *rows, *pair, *weight;
   static int64_t Floats(int64_t n_kv_heads, int64_t threads, int64_t stride) {
-    return stride * (n_kv_heads * (kRegisters - 1) + threads * (kRowTile + 2) + 2);
+    return stride * (n_kv_heads * (kRegisters - 1) + threads * (kRowTile + 2) + 1);
   }
   Lines(float* at, int64_t n_kv_heads, int64_t threads, int64_t stride)
       : registers(at),
         rows(registers + stride * n_kv_heads * (kRegisters - 1)),
         pair(rows + stride * threads * kRowTile),
-        weight(pair + stride * threads * 2),
-        gain(weight + stride) {}
+        weight(pair + stride * threads * 2) {}
 };
 
 class Program {
@@ -76,17 +74,22 @@ class Program {
 
   const float* Sink(int32_t h) const { return a_.sinks ? Raw(a_.sinks) + h : nullptr; }
 
-  // Probabilities of n recorded rows from `first`, oldest = 0, of query head h: p [n, stride].
-  void Rows(int32_t first, int32_t n, int32_t h, const float* gain, float* p) const {
+  // Probabilities of n recorded rows from `first`, oldest = 0, of query head h: p [n, stride]. gains: the
+  // rule that sharpens them, or null.
+  void Rows(int32_t first, int32_t n, int32_t h, const RowRule* gains, float* p) const {
     const int32_t d = kv_.head_dim, g = h / group_;
     int32_t visible[kRowTile];
-    for (int32_t i = 0; i < n; ++i) visible[i] = Len(g) - a_.observed.n_rows + 1 + first + i;
+    float gain[kRowTile];
+    for (int32_t i = 0; i < n; ++i) {
+      visible[i] = Len(g) - a_.observed.n_rows + 1 + first + i;
+      gain[i] = gains != nullptr ? GainOf(*gains, visible[i], d) : 1;
+    }
     ScoreRowsArgs args{};
     args.q = Raw(a_.observed.queries) + (int64_t{first} * a_.n_heads + h) * d;
     args.q_stride = int64_t{a_.n_heads} * d;
     args.k = KeysOf(kv_, g);
     args.visible = visible;
-    args.gain = gain;
+    args.gain = gains != nullptr ? gain : nullptr;
     args.seen = kv_.has_seen ? Raw(kv_.seen) + g * kv_.capacity : nullptr,
     args.seen_bit = SeenBit(h % group_);
     args.p = p, args.p_stride = a_.stride;
@@ -97,10 +100,9 @@ class Program {
 
   void SumRows() {
     const RowRule& rule = a_.program->rows;
-    const int32_t n_rows = RowsUsed(), first = a_.observed.n_rows - n_rows,
-                  longest = *std::max_element(kv_.len, kv_.len + kv_.n_kv_heads);
-    const bool gains = rule.gain != RowGain::kNone;
-    FillRowFactors(rule, n_rows, longest, kv_.head_dim, lines_.weight, lines_.gain);
+    const int32_t n_rows = RowsUsed(), first = a_.observed.n_rows - n_rows;
+    const RowRule* gains = rule.gain == RowGain::kNone ? nullptr : &rule;
+    FillRowWeights(rule, n_rows, lines_.weight);
     pool_->ParallelFor(a_.n_heads, [&](int64_t h, int thread) {
       const int32_t n_keys = Len(static_cast<int32_t>(h) / group_), columns = n_keys - rule.n_pool_tail;
       float *rows = lines_.rows + thread * kRowTile * a_.stride, *line = lines_.pair + thread * 2 * a_.stride;
@@ -108,7 +110,7 @@ class Program {
       std::fill(sum, sum + n_keys, 0.0f);
       for (int32_t r = 0; r < n_rows; r += kRowTile) {
         const int32_t n = std::min(kRowTile, n_rows - r);
-        Rows(first + r, n, static_cast<int32_t>(h), gains ? lines_.gain + r : nullptr, rows);
+        Rows(first + r, n, static_cast<int32_t>(h), gains, rows);
         for (int32_t i = 0; i < n; ++i) {
           const float* p = rows + i * a_.stride;
           if (rule.pool.kernel > 1) {

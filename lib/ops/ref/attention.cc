@@ -132,14 +132,13 @@ void PrefillAttention(const PrefillAttentionArgs& a) {
 
 void ScoreRows(const ScoreRowsArgs& a) {
   for (int32_t i = 0; i < a.n_q; ++i) {
-    const float factor = a.gain != nullptr ? a.gain[i] * a.scale : a.scale;
+    const float gain = a.gain != nullptr ? a.gain[i] : 1;
     float* p = a.p + i * a.p_stride;
     for (int32_t t = 0; t < a.visible[i]; ++t)
       p[t] = IsSeen(a.seen, a.seen_bit, t)
-                 ? Capped(factor * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap)
+                 ? gain * Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap)
                  : -INFINITY;
     p[0] += a.first_logit;
-    const float gain = a.gain != nullptr ? a.gain[i] : 1;
     a.sink != nullptr ? SoftmaxBeside(gain * *a.sink, p, a.visible[i]) : Softmax(p, a.visible[i]);
     for (int32_t t = a.visible[i]; t < a.n_keys; ++t) p[t] = 0;
   }
