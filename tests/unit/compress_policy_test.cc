@@ -324,6 +324,9 @@ TEST(Budget, Scissorhands) {  // methods.md Appendix C
             "scissorhands needs a budget of at least recent + 1 + drop: recent = 10, drop = half of the "
             "budget, which is 10, but the budget is 21");
   Parsed("scissorhands:budget=22");
+  EXPECT_EQ(Refusal("scissorhands:budget=21,recent=auto"), Refusal("scissorhands:budget=21"));
+  EXPECT_EQ(Refusal("scissorhands:budget=15,recent=auto"), Refusal("scissorhands:budget=15"));
+  Parsed("scissorhands:budget=22,recent=auto");
   Parsed("scissorhands:budget=16,recent=8");  // the golden files' smallest
   EXPECT_EQ(Refusal("scissorhands:budget=15,recent=9"),
             "scissorhands needs a budget of at least recent + drop: recent = 9, drop = half of the budget, "

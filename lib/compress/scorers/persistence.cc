@@ -53,7 +53,7 @@ void Step(const Policy& policy, StepScoring* step) {
 
 // Many entries go at once, and they must not be protected ones.
 Status CheckSlots(const Policy& policy, int32_t budget) {
-  const int32_t recent = policy.Int(OptionId::kRecent), drop = policy.Int(OptionId::kDrop);
+  const int32_t recent = Protect(policy, budget).n_recent, drop = policy.Int(OptionId::kDrop);
   const double dropped = drop < 0 ? budget / 2.0 : drop;
   double own_recent = GetOption(OptionId::kRecent).default_value;
   for (const OptionDefault& own : policy.method->defaults) {
@@ -61,7 +61,7 @@ Status CheckSlots(const Policy& policy, int32_t budget) {
   }
   // With the preset's own recent part the published rule holds; whoever chooses another only has to leave as
   // much as a drop takes.
-  const bool preset = recent == own_recent;
+  const bool preset = recent == (own_recent < 0 ? kDefaultRecent : own_recent);
   if (preset ? budget >= recent + 1 + dropped : budget >= recent + std::floor(dropped)) return {};
   const std::string half =
       drop < 0 ? Format("half of the budget, which is %d", budget / 2) : Format("%d", drop);
