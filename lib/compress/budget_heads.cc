@@ -37,6 +37,10 @@ std::vector<double> TemperedScores(Span<const double> s_query, size_t n, int32_t
   return s;
 }
 
+// As Python divides by //: 11 // 1.1 is 9, for the number that is written 1.1 is a little more, though the
+// nearest double to their quotient is 10.
+double FloorDivide(double x, double y) { return std::floor((x - std::fmod(x, y)) / y + 0.5); }
+
 }  // namespace
 
 std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
@@ -47,7 +51,7 @@ std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, 
   const std::vector<double> s = TemperedScores(s_query, n, n_heads / n_kv_heads, temperature);
   const double total = std::accumulate(s.begin(), s.end(), 0.0);
   if (!(total > 0) || !std::isfinite(total)) return Equal(n, b, m);
-  const double pool = reference_rounding ? std::floor(b / beta) : b / beta;  // per head
+  const double pool = reference_rounding ? FloorDivide(b, beta) : b / beta;  // per head
   std::vector<double> quota(n);
   for (size_t i = 0; i < n; ++i) quota[i] = (b - pool) + s[i] / total * static_cast<double>(n) * pool;
   if (!reference_rounding) return AllocHeads(quota, b, m, redistribute);

@@ -274,6 +274,9 @@ TEST(Headkv, WorkedExample) {  // methods.md 6.9
             (Ints{10, 9, 7, 6}));  // group means
   // base 120, beta 1.01: the floored pool is 118 of 120.
   EXPECT_EQ(HeadkvCounts(Doubles{1, 0}, 1, 2, 2, 120, 1000, 1.01, 1, true, true), (Ints{238, 2}));
+  // Python's 110 // 1.1 is 99 and 11 // 1.1 is 9: 1.1 is a little more than it says.
+  EXPECT_EQ(HeadkvCounts(Doubles{1, 0}, 1, 2, 2, 110, 1000, 1.1, 1, true, true), (Ints{209, 11}));
+  EXPECT_EQ(HeadkvCounts(Doubles{1, 0}, 1, 2, 2, 11, 1000, 1.1, 1, true, true), (Ints{20, 2}));
   EXPECT_EQ(HeadkvCounts(Doubles{0, 0}, 1, 2, 2, 12, 1000, 1.01, 1, true, false), (Ints{12, 12}));
   EXPECT_EQ(HeadkvCounts(Doubles{4, 1}, 1, 2, 2, 30, 1000, 1, 0.5, true, false),
             (Ints{40, 20}));  // temperature: 2 to 1
