@@ -19,6 +19,8 @@ struct AllocateInput {
   int64_t candidate_bytes = 0;           // to share
   // The layers that share the budget, by their numbers in the model; empty: those are all of it. [n_layers]
   Span<const int32_t> layers = {};
+  // [n_layers, G] candidates that heads can have, where they hold fewer than n says; else empty.
+  Span<const int32_t> room = {};
   int32_t LayerAt(int32_t i) const { return layers.empty() ? i : layers[static_cast<size_t>(i)]; }
 };
 

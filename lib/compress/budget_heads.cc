@@ -11,16 +11,24 @@
 namespace kvc {
 namespace {
 
-std::vector<int32_t> Equal(size_t n, int32_t b, int32_t m) {
-  return std::vector<int32_t>(n, std::clamp(b, 0, std::max(m, 0)));
-}
-
-std::vector<int32_t> AllocHeads(const std::vector<double>& weights, int32_t b, int32_t m, bool redistribute) {
-  const std::vector<int32_t> caps(weights.size(), m);
+std::vector<int32_t> AllocHeads(const std::vector<double>& weights, int32_t b, Span<const int32_t> room,
+                                bool redistribute) {
   std::vector<int32_t> counts(weights.size());
-  Alloc(int64_t{b} * static_cast<int64_t>(weights.size()), IntegerWeights(weights), caps, {}, redistribute,
+  Alloc(int64_t{b} * static_cast<int64_t>(weights.size()), IntegerWeights(weights), room, {}, redistribute,
         counts);
   return counts;
+}
+
+std::vector<int32_t> Equal(int32_t b, Span<const int32_t> room, bool redistribute) {
+  return AllocHeads(std::vector<double>(room.size(), 1.0), b, room, redistribute);
+}
+
+// Where nothing is to be chosen: nothing, or everything.
+bool FillsPlainly(int32_t b, Span<const int32_t> room, std::vector<int32_t>* counts) {
+  const int64_t there = std::accumulate(room.begin(), room.end(), int64_t{0});
+  counts->assign(room.begin(), room.end());
+  if (b <= 0) counts->assign(room.size(), 0);
+  return b <= 0 || int64_t{b} * static_cast<int64_t>(room.size()) >= there;
 }
 
 // Scores of the KV heads: the mean of each group to the power of the temperature.
@@ -44,21 +52,31 @@ double FloorDivide(double x, double y) { return std::floor((x - std::fmod(x, y))
 }  // namespace
 
 std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
-                                  int32_t n_kv_heads, int32_t b, int32_t m, double beta, double temperature,
-                                  bool redistribute, bool reference_rounding) {
+                                  int32_t n_kv_heads, int32_t b, Span<const int32_t> room, double beta,
+                                  double temperature, bool redistribute, bool reference_rounding) {
   const size_t n = static_cast<size_t>(n_layers) * static_cast<size_t>(n_kv_heads);
-  if (b >= m || b <= 0) return Equal(n, b, m);
+  assert(room.size() == n);
+  std::vector<int32_t> counts;
+  if (FillsPlainly(b, room, &counts)) return counts;
   const std::vector<double> s = TemperedScores(s_query, n, n_heads / n_kv_heads, temperature);
   const double total = std::accumulate(s.begin(), s.end(), 0.0);
-  if (!(total > 0) || !std::isfinite(total)) return Equal(n, b, m);
+  if (!(total > 0) || !std::isfinite(total)) return Equal(b, room, redistribute);
   const double pool = reference_rounding ? FloorDivide(b, beta) : b / beta;  // per head
   std::vector<double> quota(n);
   for (size_t i = 0; i < n; ++i) quota[i] = (b - pool) + s[i] / total * static_cast<double>(n) * pool;
-  if (!reference_rounding) return AllocHeads(quota, b, m, redistribute);
-  std::vector<int32_t> counts(n);
+  if (!reference_rounding) return AllocHeads(quota, b, room, redistribute);
   for (size_t i = 0; i < n; ++i)
-    counts[i] = static_cast<int32_t>(std::min<double>(std::nearbyint(quota[i]), m));
+    counts[i] = static_cast<int32_t>(std::min<double>(std::nearbyint(quota[i]), room[i]));
   return counts;
+}
+
+std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
+                                  int32_t n_kv_heads, int32_t b, int32_t m, double beta, double temperature,
+                                  bool redistribute, bool reference_rounding) {
+  const std::vector<int32_t> room(static_cast<size_t>(n_layers) * static_cast<size_t>(n_kv_heads),
+                                  std::max(m, 0));
+  return HeadkvCounts(s_query, n_layers, n_heads, n_kv_heads, b, Span<const int32_t>(room), beta, temperature,
+                      redistribute, reference_rounding);
 }
 
 std::vector<double> HeadkvWeights(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
@@ -84,21 +102,29 @@ std::vector<double> CokvWeights(Span<const double> scores, int32_t alpha) {
   return v;
 }
 
-std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m, int32_t alpha,
+std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, Span<const int32_t> room, int32_t alpha,
                                 bool redistribute, bool reference_rounding) {
   const size_t n = scores.size();
-  if (b >= m || b <= 0 || n <= 1) return Equal(n, b, m);
+  assert(room.size() == n);
+  std::vector<int32_t> counts;
+  if (FillsPlainly(b, room, &counts)) return counts;
+  if (n <= 1) return Equal(b, room, redistribute);
   const std::vector<double> v = CokvWeights(scores, alpha);
-  if (std::equal(v.begin() + 1, v.end(), v.begin())) return Equal(n, b, m);
+  if (std::equal(v.begin() + 1, v.end(), v.begin())) return Equal(b, room, redistribute);
   const double total = std::accumulate(v.begin(), v.end(), 0.0);
-  if (!reference_rounding) return AllocHeads(v, b, m, redistribute);
-  std::vector<int32_t> counts(n);
+  if (!reference_rounding) return AllocHeads(v, b, room, redistribute);
   for (size_t i = 0; i < n; ++i) {
     const double quota = static_cast<double>(b) * static_cast<double>(n) * (v[i] / total);
     counts[i] = static_cast<int32_t>(
-        std::min<double>(std::floor(quota + 1e-9), m));  // 1e-9: an integer quota stays one
+        std::min<double>(std::floor(quota + 1e-9), room[i]));  // 1e-9: an integer quota stays one
   }
   return counts;
+}
+
+std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m, int32_t alpha,
+                                bool redistribute, bool reference_rounding) {
+  const std::vector<int32_t> room(scores.size(), std::max(m, 0));
+  return CokvCounts(scores, b, Span<const int32_t>(room), alpha, redistribute, reference_rounding);
 }
 
 constexpr int64_t kMillion = 1000000;

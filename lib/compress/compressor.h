@@ -72,8 +72,10 @@ class Compressor {
 
   // ---- prompts ----
   // Before a prompt that brings the sequence to n_tokens tokens: budgets and needs. compress: as in
-  // StoreLayer; what scores have split otherwise stays as it is.
-  Status BeginPrompt(int32_t n_tokens, PromptNeeds* needs, bool compress = true);
+  // StoreLayer; what scores have split otherwise stays as it is. cache: what there is before n_new of the
+  // tokens; null: nothing is known of it.
+  Status BeginPrompt(int32_t n_tokens, PromptNeeds* needs, bool compress = true,
+                     const KvCache* cache = nullptr, int32_t n_new = 0);
   Status ReservePrompt(const DeviceMemory& memory, int32_t longest, ChoiceBuffers* choice) const;
   // What scoring, choosing and storing a layer of so many entries need.
   Status ReserveChoice(const DeviceMemory& memory, int64_t longest, ChoiceBuffers* choice) const;
@@ -179,7 +181,7 @@ class Compressor {
     return static_cast<size_t>(layer * plan_.shape().n_kv_heads + g);
   }
   DevicePtr<float> RingAt(int32_t layer) const;
-  Status PlanBudgets(int32_t n_tokens);
+  Status PlanBudgets(int32_t n_tokens, const KvCache* cache, int32_t n_new);
   bool SplitByScores() const;
   Status StoreWindow(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
                      const std::vector<int32_t>& n_before, KvCache* cache);

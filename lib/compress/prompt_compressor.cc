@@ -19,11 +19,17 @@ bool Compressor::SplitByScores() const {
   return false;
 }
 
-Status Compressor::PlanBudgets(int32_t n_tokens) {
-  const int32_t budget = plan_.BudgetFor(n_tokens);
+Status Compressor::PlanBudgets(int32_t n_tokens, const KvCache* cache, int32_t n_new) {
+  const int32_t budget = plan_.BudgetFor(n_tokens), g = plan_.shape().n_kv_heads;
   const Protected part = plan_.ProtectFor(budget);
-  std::vector<int32_t> slots;
-  KVC_RETURN_IF_ERROR(plan_.PlanSlots(n_tokens, &slots));
+  // A head that dropped something before cannot take what all tokens would be.
+  std::vector<int32_t> slots, room;
+  for (const int32_t layer : plan_.sharing_layers()) {
+    for (int32_t head = layer * g; cache != nullptr && head < (layer + 1) * g; ++head) {
+      room.push_back(std::max(cache->Len(head) + n_new - part.n_sink - part.n_recent - policy().n_rest(), 0));
+    }
+  }
+  KVC_RETURN_IF_ERROR(plan_.PlanSlots(n_tokens, &slots, room));
   budget_ = budget, n_tokens_ = n_tokens;
   protect_ = part;
   for (size_t i = 0; i < slots.size(); ++i) {
@@ -39,12 +45,13 @@ Status Compressor::PlanBudgets(int32_t n_tokens) {
   return {};
 }
 
-Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs, bool compress) {
+Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs, bool compress, const KvCache* cache,
+                               int32_t n_new) {
   *needs = {};
   step_stale_ = true;
   if (policy().keeps_all()) return {};
   // Such budgets are frozen until the next prompt that is compressed (methods.md 2.11).
-  if (compress || !SplitByScores()) KVC_RETURN_IF_ERROR(PlanBudgets(n_tokens));
+  if (compress || !SplitByScores()) KVC_RETURN_IF_ERROR(PlanBudgets(n_tokens, cache, n_new));
   const Scorer& scorer = *policy().scorer;
   needs->column_sums = (scorer.needs & kNeedsColumnSums) != 0 || plan_.merge_sums() >= 0;
   if (scorer.reading != nullptr) needs->reading = scorer.reading(policy());

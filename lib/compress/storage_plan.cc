@@ -409,14 +409,14 @@ void StoragePlan::FillWindows(int32_t n_tokens, std::vector<int32_t>* slots) con
   }
 }
 
-Status StoragePlan::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const {
-  const size_t n_heads = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads);
-  slots->assign(n_heads, n_tokens);
+Status StoragePlan::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots, Span<const int32_t> room) const {
+  slots->assign(static_cast<size_t>(shape_.n_kv_heads_total()), n_tokens);
   FillWindows(n_tokens, slots);
   if (policy_.keeps_all()) return {};
-  const AllocateInput in = AllocationFor(BudgetFor(n_tokens), n_tokens);
+  AllocateInput in = AllocationFor(BudgetFor(n_tokens), n_tokens);
   if (n_tokens <= in.n_protected) return {};
   if (policy_.budget_kind != BudgetKind::kBytes) {
+    in.room = room;
     KVC_RETURN_IF_ERROR(ValidateSlots(policy_, in.budget));
     return PlanFor(in, slots);
   }

@@ -94,7 +94,8 @@ class StoragePlan {
   static constexpr int32_t kChunk = 1024;  // tokens of compress_per_chunk
   Protected ProtectFor(int32_t budget) const { return policy_.scorer->protect(policy_, budget); }
   // Slots of every head after a prompt of n tokens, [L, G]; dynamic allocators: the average of the layer.
-  Status PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const;
+  // room: candidates that heads of the layers that share can have; empty: of all tokens. Bytes do not look.
+  Status PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots, Span<const int32_t> room = {}) const;
   // The same at steps, behind a prompt that a budget of so many slots holds whole: its length is no limit.
   Status PlanCaps(int32_t budget, std::vector<int32_t>* slots) const;
   // Entries a KV head stores at most when `slots` are planned for it: query heads may each choose their own.

@@ -29,7 +29,8 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
   for (Taker& t : takers_) {
     for (size_t i = 0; i < slides_.size(); ++i)
       slides_[i] = slides_[i] != 0 && t.compressor->slides(static_cast<int32_t>(i)) ? 1 : 0;
-    KVC_RETURN_IF_ERROR(t.compressor->BeginPrompt(first_position_ + n + t.n_behind, &t.needs, t.compress));
+    KVC_RETURN_IF_ERROR(t.compressor->BeginPrompt(first_position_ + n + t.n_behind, &t.needs, t.compress,
+                                                  t.cache.get(), n + t.n_behind));
     request.window_rows = std::max(request.window_rows, t.needs.window_rows);
     request.column_sums = request.column_sums || t.needs.column_sums;
     if (t.needs.reading.wanted) reading = t.needs.reading;

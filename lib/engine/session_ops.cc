@@ -185,7 +185,7 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
 // Scorers with side values remember what they need: each layer is loaded, chosen from and stored again.
 Status Session::ReduceBySideValues(Workspace* w, int32_t n_tokens, PromptJob::Taker* taker) {
   Compressor& compressor = *taker->compressor;
-  KVC_RETURN_IF_ERROR(compressor.BeginPrompt(n_tokens, &taker->needs));
+  KVC_RETURN_IF_ERROR(compressor.BeginPrompt(n_tokens, &taker->needs, true, taker->cache.get(), 0));
   const ModelConfig& c = model_->config();
   const int64_t longest = std::max(compressor.LongestHead(*taker->cache), 1);
   KVC_RETURN_IF_ERROR(compressor.ReserveComparison(executor()->memory().meter, longest));

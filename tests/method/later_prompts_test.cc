@@ -149,6 +149,22 @@ TEST(BudgetsByScores, OutlastWhatIsAppended) {
   }
 }
 
+// methods.md 1.8: what a head cannot hold goes to the others, also where it cannot because it dropped it.
+TEST(LaterPrompts, ShareWhatAHeadDroppedBefore) {
+  for (const std::string method : {"cokv", "headkv-r2"}) {
+    SCOPED_TRACE(method);
+    Result<Policy> policy = ParsePolicy((method + ":budget_ratio=15%,window=8,kv=f32").c_str());
+    ASSERT_TRUE(policy.ok()) << policy.status().message();
+    policy.value().head_scores = {100, 0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f, 0};
+    auto s = test::MakeSession(&policy.value());
+    ASSERT_TRUE(s->Prefill(TinyPrompt(60), true).ok());
+    EXPECT_EQ(s->Stats().n_slots, 9 * 9);
+    ASSERT_LE(Lengths(*s)[0], 8u + 9u) << "of 60 tokens";
+    ASSERT_TRUE(s->Prefill(TinyPrompt(40, 3), true).ok());
+    EXPECT_EQ(s->Stats().n_slots, 9 * 15);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::Range(0, static_cast<int>(Variants().size())),
                          [](const auto& index) {
                            return Variants()[static_cast<size_t>(index.param)].label;

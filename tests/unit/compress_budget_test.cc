@@ -260,6 +260,8 @@ TEST(Cokv, WorkedExample) {  // methods.md 6.8
   EXPECT_EQ(CokvCounts(ssv, 8, 1000, 2, true, true), (Ints{0, 21, 10, 0}));
   EXPECT_EQ(CokvCounts(ssv, 8, 12, 1, true, false), (Ints{8, 12, 12, 0}));
   EXPECT_EQ(CokvCounts(ssv, 8, 12, 1, false, true), (Ints{5, 12, 10, 0}));
+  // Head 1 holds 5: 27 over .15 : .30, head 2 holds 12 of its 18 and head 0 12 of 15, the rest is head 3's.
+  EXPECT_EQ(CokvCounts(ssv, 8, Ints{12, 5, 12, 12}, 1, true, false), (Ints{12, 5, 12, 3}));
   EXPECT_EQ(CokvCounts(ssv, 8, 8, 1, true, false), (Ints{8, 8, 8, 8}));
   EXPECT_EQ(CokvCounts(Doubles{3, 3, 3}, 5, 100, 2, true, false),
             (Ints{5, 5, 5}));  // nothing above theta: uniform

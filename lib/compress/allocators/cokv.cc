@@ -37,7 +37,7 @@ Status Plan(const AllocateInput& in, int32_t* counts) {
   if (!in.entry_bytes.empty())
     return ShareBytes(in, CokvWeights(in.head_scores, alpha), redistribute, counts);
   return FillHeads(in,
-                   CokvCounts(in.head_scores, AverageOf(in), CandidatesOf(in), alpha, redistribute,
+                   CokvCounts(in.head_scores, AverageOf(in), RoomOf(in), alpha, redistribute,
                               in.policy.Int(OptionId::kCokvRounding) == 1),
                    counts);
 }

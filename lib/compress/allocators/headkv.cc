@@ -26,7 +26,7 @@ Status Plan(const AllocateInput& in, int32_t* counts) {
   }
   return FillHeads(
       in,
-      HeadkvCounts(in.head_scores, in.n_layers, per_layer, in.n_kv_heads, AverageOf(in), CandidatesOf(in),
+      HeadkvCounts(in.head_scores, in.n_layers, per_layer, in.n_kv_heads, AverageOf(in), RoomOf(in),
                    policy.Real(OptionId::kHeadkvBeta), policy.Real(OptionId::kTemperature),
                    policy.Flag(OptionId::kRedistribute), policy.Int(OptionId::kHeadkvRounding) == 1),
       counts);

@@ -16,6 +16,13 @@ inline int32_t AverageOf(const AllocateInput& in) {
   return std::clamp(in.budget - in.n_protected, 0, CandidatesOf(in));
 }
 
+// The most candidates of every head, [L, G].
+inline std::vector<int32_t> RoomOf(const AllocateInput& in) {
+  std::vector<int32_t> room(static_cast<size_t>(in.n_layers * in.n_kv_heads), CandidatesOf(in));
+  for (size_t i = 0; i < in.room.size(); ++i) room[i] = std::min(room[i], in.room[i]);
+  return room;
+}
+
 // A head with no protected part and no candidate would have nothing to attend to.
 inline Status RejectEmptyHeads(const AllocateInput& in, const int32_t* counts) {
   if (in.n_protected > 0 || in.n <= 0) return {};
