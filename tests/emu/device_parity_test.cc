@@ -492,6 +492,7 @@ TEST_F(DeviceParity, ScoresOfRows) {
         a.observed.n_rows = rows, a.observed.n_new = rows, a.observed.queries = queries.at[i];
         a.scores = scores.at[i], a.per_head = per_head.at[i];
         if (sinks) a.sinks = sink.at[i];
+        if (gain) a.cap = 3;
         a.scratch = pair_->Scratch(
             i, devices_[i]->ScoreScratchBytes({&program, a.n_heads, kHeads, d, rows, kStride}));
         ASSERT_TRUE(devices_[i]->Score(streams_[i].get(), a).ok());

@@ -45,6 +45,9 @@ void ExpectSame(const test::AlignedBytes& bytes, const char* policy, float toler
   compare("another prompt");
   for (auto& s : sessions) test::FeedTokens(*s, test::TinyPrompt(5, 9));
   compare("more steps");
+  for (auto& s : sessions) ASSERT_TRUE(s->Recompress(0, nullptr).ok());
+  for (auto& s : sessions) test::FeedTokens(*s, test::TinyPrompt(3, 11));
+  compare("compressing again and steps");
 }
 
 #if defined(KVC_EMU)
@@ -82,6 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "expected-attention:budget=24,kv=f32,future_positions=64",
                     "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical",
                     "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical,aha_units=scaled",
+                    "ahakv:budget=24,kv=f32,recent=8,allocator=ada", "h2o:budget=24,kv=f32,h2o_norm=count",
                     "spindlekv:budget=24,kv=f32,window=8,tail=8,spindle_code=always,theta_k=0.6,theta_v=0.6",
                     "spindlekv:budget=24,kv=f32,window=8,tail=8,spindle_code=always,theta_k=0.6,theta_v=0.6,"
                     "spindle_magnitude=0"),
