@@ -330,7 +330,7 @@ KVC_API kvc_status  kvc_session_get_stats(const kvc_session *session, kvc_sessio
 /* Share of the running prefill, append or say that has been read, 0 to 1; 1 = none runs.  [any] */
 KVC_API kvc_status  kvc_session_get_progress(const kvc_session *session, double *out_share);
 /* Token positions still cached for one head, ascending: shape [n_out]. With reducer=rest the first may be -n: an entry
- * that stands for n dropped tokens.  [sess] */
+ * that stands for n dropped tokens. A queued prompt is not read for it.  [sess] */
 KVC_API kvc_status  kvc_session_get_kept(const kvc_session *session, int32_t layer, int32_t kv_head,
                                          int32_t *positions, int32_t cap_positions, int32_t *n_out);
 KVC_API kvc_status  kvc_session_reset(kvc_session *session); /* [sess] empty; same policy, seed; mends KVC_E_DEVICE */
