@@ -82,7 +82,7 @@ def main():
         other = "/policy snapkv:budget=24,window=4"
         for line, words in ((f"/save {folder}/talk.kvcs", "saved to"), (f"/load {folder}/talk.kvcs", "loaded"),
                             ("/policy", "policy of the loaded file ["), (other, "/forget begins anew"),
-                            ("/forget", "begun anew [0 tokens"),
+                            ("/forget", "begun anew, without the loaded file's system text [0 tokens"),
                             (other, "policy snapkv:budget=24,window=4 [")):  # fmt: skip
             terminal.says(line, words)
     os.write(terminal.master, b"\x04")

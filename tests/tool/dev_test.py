@@ -6,6 +6,7 @@ the same build folder or installs packages."""
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,6 +76,17 @@ class Dev(unittest.TestCase):
             self.assertIsNone(process.poll())
         self.assertEqual(process.communicate(timeout=60)[0], "configuring build/\nbuilding build/\n")
         self.assertEqual(process.returncode, 0)
+
+    def test_what_a_build_leaves_running_holds_nothing(self):
+        self.build_with_stand_ins()
+        self.program("ninja", f"sleep 600 >/dev/null 2>&1 & echo $! >'{self.tree}/left'")
+        os.symlink(shutil.which("sleep"), os.path.join(self.bin, "sleep"))
+        for _ in range(2):  # the second would wait for what the first has left
+            self.assertEqual(self.run_dev("build"), ("configuring build/\nbuilding build/\n", 0))
+            with open(os.path.join(self.tree, "left"), encoding="utf-8") as file:
+                left = int(file.read())
+            self.addCleanup(os.kill, left, signal.SIGKILL)
+            os.kill(left, 0)  # it runs
 
     def test_waits_for_who_installs(self):
         self.build_with_stand_ins()

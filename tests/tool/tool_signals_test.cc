@@ -68,7 +68,8 @@ TEST(ToolSignals, CommandsThatCannotCancelEndAtOnce) {
   const TemporaryFolder folder;
   const ProgramResult waiting = RunAndSignal(
       "/bin/bash",
-      {"-c", "echo started; exec \"$0\" tokenize \"$1\" --file <(sleep 600)", KVC_PROGRAM, KVC_RECALL},
+      {"-c", "echo started; exec \"$0\" tokenize \"$1\" --file <(while kill -0 $$; do sleep 1; done)",
+       KVC_PROGRAM, KVC_RECALL},
       {SIGTERM}, [](const std::string& out) { return !out.empty(); });
   EXPECT_EQ(waiting.exit_code, 128 + SIGTERM);
 }
