@@ -106,6 +106,16 @@ class LaunchGraphsTest : public testing::Test {
     }
     ASSERT_TRUE(gathering.Issue().ok());
   }
+  // Of five kernels that wait by themselves, and may begin early.
+  void EarlyStep(CudaStream* stream) {
+    Gathering gathering(stream);
+    for (uint32_t k = 0; k < 5; ++k) {
+      ASSERT_EQ(cudaSuccess, KVC_LAUNCH_EARLY(waits_and_adds, dim3(kMost), dim3(32), 0, *stream, x_, k));
+      for (uint32_t& value : expected_) value = value * 3 + k;
+    }
+    ASSERT_TRUE(gathering.Issue().ok());
+    ExpectExpected(stream);
+  }
   void Begin(CudaStream* stream) {
     ASSERT_TRUE(stream->Create(real_).ok());
     ASSERT_TRUE(stream->Clear(x_, kMost * 4, "test").ok());
@@ -224,13 +234,7 @@ TEST_F(LaunchGraphsTest, MemoryThatIsShortForAWhile) {
   for (uint32_t step = 0; step < 8; ++step) {
     emu::GetOptions().graphs = step < kShort ? 0 : 100;
     emu::GetCalls() = {};
-    Gathering gathering(&stream);
-    for (uint32_t k = 0; k < 5; ++k) {
-      ASSERT_EQ(cudaSuccess, KVC_LAUNCH_EARLY(waits_and_adds, dim3(kMost), dim3(32), 0, stream, x_, k));
-      for (uint32_t& value : expected_) value = value * 3 + k;
-    }
-    ASSERT_TRUE(gathering.Issue().ok());
-    ExpectExpected(&stream);
+    EarlyStep(&stream);
     // The first time is no graph, the second one has no room, and the third is again a first time.
     EXPECT_EQ(emu::GetCalls().graphs, step >= kShort ? 1 : 0) << step;
     EXPECT_EQ(emu::GetCalls().early, step >= kShort ? 4 : 5) << step;
@@ -249,13 +253,7 @@ TEST_F(LaunchGraphsTest, KernelsThatWaitBeginEarly) {
     Begin(&stream);
     emu::GetCalls() = {};
     for (uint32_t step = 0; step < 3; ++step) {
-      Gathering gathering(&stream);
-      for (uint32_t k = 0; k < 5; ++k) {
-        ASSERT_EQ(cudaSuccess, KVC_LAUNCH_EARLY(waits_and_adds, dim3(kMost), dim3(32), 0, stream, x_, k));
-        for (uint32_t& value : expected_) value = value * 3 + k;
-      }
-      ASSERT_TRUE(gathering.Issue().ok());
-      ExpectExpected(&stream);
+      EarlyStep(&stream);
     }
     EXPECT_EQ(stream.graphs().n_replayed(), 2);
     EXPECT_EQ(emu::GetCalls().early, now == kApart ? 0 : now == kEarly ? 5 + 2 * 4 : 5);
