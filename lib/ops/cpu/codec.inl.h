@@ -25,16 +25,20 @@ inline void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out, uin
   for (int32_t g = 0; g * f.group < f.d; ++g) {
     const float* in = x + g * f.group;
     const float wanted = LargestAbs(in, f.group) / q_max;
+    if (wanted != wanted) {  // something is no number
+      const int32_t a_byte = CodesAByte(f.type);
+      scales[g] = 0x7e00;
+      __builtin_memset(out + g * f.group / a_byte, 0, static_cast<uint64_t>(f.group / a_byte));
+      continue;
+    }
     uint16_t half;
     StoreF16N(&half, 1, Set(wanted < 65504.0f ? wanted : 65504.0f));
     if (half == 0) half = 0x3c00;
     scales[g] = half;
     const F scale = SetF16(half);
-    F off = Zero();
     for (int32_t i = 0; i < f.group; i += kWidth) {
       const int n = Least(kWidth, f.group - i);
-      const F v = LoadN(in + i, n), codes = Codes(v, scale, Set(q_max));
-      off = Add(off, Sub(v, v));
+      const F codes = Codes(LoadN(in + i, n), scale, Set(q_max));
       int8_t bytes[kWidth];
       int8_t* to = wide ? reinterpret_cast<int8_t*>(out) + g * f.group + i : bytes;
       StoreI8N(to, n, codes);
@@ -42,10 +46,6 @@ inline void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out, uin
         out[(g * f.group + i + j) / 2] = static_cast<uint8_t>((bytes[j] & 0xf) | (bytes[j + 1] & 0xf) << 4);
       }
     }
-    if (Sum(off) == 0) continue;
-    scales[g] = 0x7e00;  // a NaN: something was no number
-    const int32_t a_byte = CodesAByte(f.type);
-    __builtin_memset(out + g * f.group / a_byte, 0, static_cast<uint64_t>(f.group / a_byte));
   }
 }
 

@@ -239,39 +239,39 @@ inline void AddSquares(const float* z, float lse, int32_t n, float* y) {
   if (i < n) StoreN(y + i, n - i, squared(LoadN(z + i, n - i), LoadN(y + i, n - i)));
 }
 
-// Of numbers: whether they all are some, callers ask where they pass them again.
+// A NaN where one of them is no number, as of LargestNumber.
 inline float LargestAbs(const float* x, int32_t n) {
-  F top = Zero();
+  F top = Zero(), off = Zero();
+  const auto add = [&](F v) { top = Max(Abs(v), top), off = Add(off, Sub(v, v)); };
   int32_t i = 0;
-  for (; i + kWidth <= n; i += kWidth) top = Max(Abs(Load(x + i)), top);
-  if (i < n) top = Max(Abs(LoadN(x + i, n - i)), top);
-  return MaxOf(top);
+  for (; i + kWidth <= n; i += kWidth) add(Load(x + i));
+  if (i < n) add(LoadN(x + i, n - i));
+  return MaxOf(top) + Sum(off);
 }
 
-// round half even(x / scale), limited to [-q_max, q_max]; of a NaN nothing that may be kept.
+// Of numbers: round half even(x / scale), limited to [-q_max, q_max].
 inline F Codes(F x, F scale, F q_max) { return Min(Max(Round(Div(x, scale)), Sub(Zero(), q_max)), q_max); }
 
-// Sums of codes are whole numbers below 2^24: exact in f32, in any order. What is no number spoils its
-// group's (LargestNumber), which then has codes of 0 and a scale that is a NaN.
+// Sums of codes are whole numbers below 2^24: exact in f32, in any order. A group in which something is no
+// number has codes of 0 and a scale that is a NaN.
 inline void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales,
                         int32_t* sums) {
   for (int32_t g = 0; g * group < cols; ++g) {
     const float* in = x + g * group;
     const float scale = LargestAbs(in, group) / 127.0f;
-    scales[g] = scale == 0 ? 1 : scale;
-    F sum = Zero(), off = Zero();
-    for (int32_t i = 0; i < group; i += kWidth) {
-      const int n = Least(kWidth, group - i);
-      const F v = LoadN(in + i, n), code = Codes(v, Set(scales[g]), Set(127.0f));
-      sum = Add(sum, code), off = Add(off, Sub(v, v));
-      StoreI8N(codes + g * group + i, n, code);
-    }
-    const float total = Sum(Add(sum, off));
-    if (total == total) {
-      sums[g] = static_cast<int32_t>(total);
+    if (scale != scale) {
+      scales[g] = kNoNumber, sums[g] = 0;
+      __builtin_memset(codes + g * group, 0, static_cast<uint64_t>(group));
       continue;
     }
-    scales[g] = kNoNumber, sums[g] = 0;
-    __builtin_memset(codes + g * group, 0, static_cast<uint64_t>(group));
+    scales[g] = scale == 0 ? 1 : scale;
+    F sum = Zero();
+    for (int32_t i = 0; i < group; i += kWidth) {
+      const int n = Least(kWidth, group - i);
+      const F code = Codes(LoadN(in + i, n), Set(scales[g]), Set(127.0f));
+      sum = Add(sum, code);
+      StoreI8N(codes + g * group + i, n, code);
+    }
+    sums[g] = static_cast<int32_t>(Sum(sum));
   }
 }
