@@ -111,6 +111,15 @@ std::string Model::Detokenize(const TokenList& tokens) const {
   return std::string(text.begin(), text.end());
 }
 
+std::vector<std::string> PolicyOptions(const std::string& spec) {
+  std::vector<std::string> options;
+  for (size_t at = std::min(spec.find(':'), spec.size()), end = 0; at < spec.size(); at = end) {
+    end = std::min(spec.find(',', at + 1), spec.size());
+    options.push_back(spec.substr(at + 1, end - at - 1));
+  }
+  return options;
+}
+
 Policy::Policy(const std::string& spec) : spec_(spec) {
   kvc_policy* policy = nullptr;
   Check(kvc_policy_create(spec.c_str(), &policy), "policy \"" + spec + "\"");
@@ -136,14 +145,9 @@ void Policy::SetTable(const std::vector<int32_t>& slots) {
 // A policy that this one's user can take on a model without head scores: budgets by the prompt, the same
 // number of entries, the same number of readings. Empty: there is none of that budget.
 static std::string WithoutHeadScores(const Policy& policy) {
-  const std::string spec = policy.spec().substr(0, policy.spec().find(':'));
   std::string options;
-  for (size_t at = spec.size(); at < policy.spec().size();) {
-    const size_t end = std::min(policy.spec().find(',', at + 1), policy.spec().size());
-    const std::string option = policy.spec().substr(at + 1, end - at - 1);
+  for (const std::string& option : PolicyOptions(policy.spec()))
     if (option.compare(0, 6, "budget") == 0) options += (options.empty() ? ":" : ",") + option;
-    at = end;
-  }
   if (policy.Describe().find("scorer=reconstruct") != std::string::npos) options += ",scorer=reconstruct";
   for (const char* window : {"", ",window=8"}) {
     const std::string candidate = "ada-snapkv" + options + window;

@@ -65,6 +65,9 @@ class Model {
   TokenList begin_;
 };
 
+// "budget=64" and "window=8" of "snapkv:budget=64,window=8".
+std::vector<std::string> PolicyOptions(const std::string& spec);
+
 class Policy {
  public:
   explicit Policy(const std::string& spec);

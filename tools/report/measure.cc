@@ -81,14 +81,10 @@ ReportPoint PointOf(const std::string& spec, const QualitySums& sums, const Task
 
 // "snapkv:window=8" of "snapkv:budget=64,window=8".
 std::string WithoutBudget(const std::string& spec) {
-  const size_t options = std::min(spec.find(':'), spec.size());
-  std::string name = spec.substr(0, options);
-  for (size_t at = options, end = 0; at < spec.size(); at = end) {
-    end = std::min(spec.find(',', at + 1), spec.size());
-    const std::string option = spec.substr(at + 1, end - at - 1);
-    if (option.compare(0, 6, "budget") != 0) name += (name.size() == options ? ":" : ",") + option;
-  }
-  return name;
+  std::string options;
+  for (const std::string& option : PolicyOptions(spec))
+    if (option.compare(0, 6, "budget") != 0) options += (options.empty() ? ":" : ",") + option;
+  return spec.substr(0, spec.find(':')) + options;
 }
 
 bool IsUtf8(const std::string& text) {
