@@ -28,21 +28,16 @@ std::vector<int32_t> PyramidInferCounts(int32_t b, int32_t m, int32_t n_layers, 
 std::vector<int32_t> SpindleCounts(int32_t budget, int32_t l, int32_t l_w, int32_t n_layers, double beta,
                                    bool round_down = false);
 // methods.md 2.10; s_query [L, H], finite, >= 0; result [L, G]. Here and for CoKV room: candidates that every
-// head can have, [L, G], 0 and more, or m of each; all of them where b on average hold them.
+// head can have, [L, G], 0 and more; all of them where b on average hold them.
 std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
                                   int32_t n_kv_heads, int32_t b, Span<const int32_t> room, double beta,
                                   double temperature, bool redistribute, bool reference_rounding);
-std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
-                                  int32_t n_kv_heads, int32_t b, int32_t m, double beta, double temperature,
-                                  bool redistribute, bool reference_rounding);
 // What the quotas of HeadKV and CoKV are proportional to, at any budget. All equal where no score stands out.
 std::vector<double> HeadkvWeights(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
                                   int32_t n_kv_heads, double beta, double temperature);
 std::vector<double> CokvWeights(Span<const double> scores, int32_t alpha);
 // methods.md 2.13; scores of all N players, finite; alpha 1 .. N-1 (N = 1 gets the average).
 std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, Span<const int32_t> room, int32_t alpha,
-                                bool redistribute, bool reference_rounding);
-std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m, int32_t alpha,
                                 bool redistribute, bool reference_rounding);
 
 // methods.md 2.11, one layer with b candidates a head on average, of which head h has candidates[h]. What

@@ -70,15 +70,6 @@ std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, 
   return counts;
 }
 
-std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
-                                  int32_t n_kv_heads, int32_t b, int32_t m, double beta, double temperature,
-                                  bool redistribute, bool reference_rounding) {
-  const std::vector<int32_t> room(static_cast<size_t>(n_layers) * static_cast<size_t>(n_kv_heads),
-                                  std::max(m, 0));
-  return HeadkvCounts(s_query, n_layers, n_heads, n_kv_heads, b, Span<const int32_t>(room), beta, temperature,
-                      redistribute, reference_rounding);
-}
-
 std::vector<double> HeadkvWeights(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
                                   int32_t n_kv_heads, double beta, double temperature) {
   const size_t n = static_cast<size_t>(n_layers) * static_cast<size_t>(n_kv_heads);
@@ -119,12 +110,6 @@ std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, Span<const
         std::min<double>(std::floor(quota + 1e-9), room[i]));  // 1e-9: an integer quota stays one
   }
   return counts;
-}
-
-std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m, int32_t alpha,
-                                bool redistribute, bool reference_rounding) {
-  const std::vector<int32_t> room(scores.size(), std::max(m, 0));
-  return CokvCounts(scores, b, Span<const int32_t>(room), alpha, redistribute, reference_rounding);
 }
 
 constexpr int64_t kMillion = 1000000;

@@ -251,6 +251,18 @@ TEST(Ada, SpecialScoresAndEdges) {
   EXPECT_EQ(Ada({{1, 2}, {3, 4}}, 0, Floor(0.2)), (Ints{0, 0}));
 }
 
+// Of heads that all can have m candidates.
+Ints CokvCounts(const Doubles& scores, int32_t b, int32_t m, int32_t alpha, bool redistribute,
+                bool reference) {
+  return kvc::CokvCounts(scores, b, Ints(scores.size(), m), alpha, redistribute, reference);
+}
+Ints HeadkvCounts(const Doubles& s_query, int32_t n_layers, int32_t n_heads, int32_t n_kv_heads, int32_t b,
+                  int32_t m, double beta, double temperature, bool redistribute, bool reference) {
+  return kvc::HeadkvCounts(s_query, n_layers, n_heads, n_kv_heads, b,
+                           Ints(static_cast<size_t>(n_layers) * static_cast<size_t>(n_kv_heads), m), beta,
+                           temperature, redistribute, reference);
+}
+
 TEST(Cokv, WorkedExample) {  // methods.md 6.8
   const Doubles ssv = {0.10, 0.40, 0.25, -0.05};
   EXPECT_EQ(CokvCounts(ssv, 8, 1000, 1, true, false), (Ints{5, 16, 11, 0}));
@@ -261,7 +273,7 @@ TEST(Cokv, WorkedExample) {  // methods.md 6.8
   EXPECT_EQ(CokvCounts(ssv, 8, 12, 1, true, false), (Ints{8, 12, 12, 0}));
   EXPECT_EQ(CokvCounts(ssv, 8, 12, 1, false, true), (Ints{5, 12, 10, 0}));
   // Head 1 holds 5: 27 over .15 : .30, head 2 holds 12 of its 18 and head 0 12 of 15, the rest is head 3's.
-  EXPECT_EQ(CokvCounts(ssv, 8, Ints{12, 5, 12, 12}, 1, true, false), (Ints{12, 5, 12, 3}));
+  EXPECT_EQ(kvc::CokvCounts(ssv, 8, Ints{12, 5, 12, 12}, 1, true, false), (Ints{12, 5, 12, 3}));
   EXPECT_EQ(CokvCounts(ssv, 8, 8, 1, true, false), (Ints{8, 8, 8, 8}));
   EXPECT_EQ(CokvCounts(Doubles{3, 3, 3}, 5, 100, 2, true, false),
             (Ints{5, 5, 5}));  // nothing above theta: uniform
