@@ -251,48 +251,37 @@ TEST(Ada, SpecialScoresAndEdges) {
   EXPECT_EQ(Ada({{1, 2}, {3, 4}}, 0, Floor(0.2)), (Ints{0, 0}));
 }
 
-// Of heads that all can have m candidates.
-Ints CokvCounts(const Doubles& scores, int32_t b, int32_t m, int32_t alpha, bool redistribute,
-                bool reference) {
-  return kvc::CokvCounts(scores, b, Ints(scores.size(), m), alpha, redistribute, reference);
-}
-Ints HeadkvCounts(const Doubles& s_query, int32_t n_layers, int32_t n_heads, int32_t n_kv_heads, int32_t b,
-                  int32_t m, double beta, double temperature, bool redistribute, bool reference) {
-  return kvc::HeadkvCounts(s_query, n_layers, n_heads, n_kv_heads, b,
-                           Ints(static_cast<size_t>(n_layers) * static_cast<size_t>(n_kv_heads), m), beta,
-                           temperature, redistribute, reference);
-}
-
 TEST(Cokv, WorkedExample) {  // methods.md 6.8
   const Doubles ssv = {0.10, 0.40, 0.25, -0.05};
-  EXPECT_EQ(CokvCounts(ssv, 8, 1000, 1, true, false), (Ints{5, 16, 11, 0}));
-  EXPECT_EQ(CokvCounts(ssv, 8, 1000, 2, true, false), (Ints{0, 21, 11, 0}));
-  EXPECT_EQ(CokvCounts(ssv, 8, 1000, 3, true, false), (Ints{0, 32, 0, 0}));
-  EXPECT_EQ(CokvCounts(ssv, 8, 1000, 1, true, true), (Ints{5, 16, 10, 0}));
-  EXPECT_EQ(CokvCounts(ssv, 8, 1000, 2, true, true), (Ints{0, 21, 10, 0}));
-  EXPECT_EQ(CokvCounts(ssv, 8, 12, 1, true, false), (Ints{8, 12, 12, 0}));
-  EXPECT_EQ(CokvCounts(ssv, 8, 12, 1, false, true), (Ints{5, 12, 10, 0}));
+  EXPECT_EQ(CokvCounts(ssv, 8, Ints(4, 1000), 1, true, false), (Ints{5, 16, 11, 0}));
+  EXPECT_EQ(CokvCounts(ssv, 8, Ints(4, 1000), 2, true, false), (Ints{0, 21, 11, 0}));
+  EXPECT_EQ(CokvCounts(ssv, 8, Ints(4, 1000), 3, true, false), (Ints{0, 32, 0, 0}));
+  EXPECT_EQ(CokvCounts(ssv, 8, Ints(4, 1000), 1, true, true), (Ints{5, 16, 10, 0}));
+  EXPECT_EQ(CokvCounts(ssv, 8, Ints(4, 1000), 2, true, true), (Ints{0, 21, 10, 0}));
+  EXPECT_EQ(CokvCounts(ssv, 8, Ints(4, 12), 1, true, false), (Ints{8, 12, 12, 0}));
+  EXPECT_EQ(CokvCounts(ssv, 8, Ints(4, 12), 1, false, true), (Ints{5, 12, 10, 0}));
   // Head 1 holds 5: 27 over .15 : .30, head 2 holds 12 of its 18 and head 0 12 of 15, the rest is head 3's.
-  EXPECT_EQ(kvc::CokvCounts(ssv, 8, Ints{12, 5, 12, 12}, 1, true, false), (Ints{12, 5, 12, 3}));
-  EXPECT_EQ(CokvCounts(ssv, 8, 8, 1, true, false), (Ints{8, 8, 8, 8}));
-  EXPECT_EQ(CokvCounts(Doubles{3, 3, 3}, 5, 100, 2, true, false),
+  EXPECT_EQ(CokvCounts(ssv, 8, Ints{12, 5, 12, 12}, 1, true, false), (Ints{12, 5, 12, 3}));
+  EXPECT_EQ(CokvCounts(ssv, 8, Ints(4, 8), 1, true, false), (Ints{8, 8, 8, 8}));
+  EXPECT_EQ(CokvCounts(Doubles{3, 3, 3}, 5, Ints(3, 100), 2, true, false),
             (Ints{5, 5, 5}));  // nothing above theta: uniform
-  EXPECT_EQ(CokvCounts(Doubles{1}, 5, 100, 1, true, false), Ints{5});
+  EXPECT_EQ(CokvCounts(Doubles{1}, 5, Ints(1, 100), 1, true, false), Ints{5});
 }
 
 TEST(Headkv, WorkedExample) {  // methods.md 6.9
   const Doubles s = {.4, .3, .2, .1};
-  EXPECT_EQ(HeadkvCounts(s, 1, 4, 4, 8, 1000, 2, 1, true, false), (Ints{10, 9, 7, 6}));
-  EXPECT_EQ(HeadkvCounts(s, 2, 2, 2, 8, 1000, 2, 1, true, false), (Ints{10, 9, 7, 6}));
-  EXPECT_EQ(HeadkvCounts(Doubles{.5, .3, .3, .3, .2, .2, .1, .1}, 2, 4, 2, 8, 1000, 2, 1, true, false),
-            (Ints{10, 9, 7, 6}));  // group means
+  EXPECT_EQ(HeadkvCounts(s, 1, 4, 4, 8, Ints(4, 1000), 2, 1, true, false), (Ints{10, 9, 7, 6}));
+  EXPECT_EQ(HeadkvCounts(s, 2, 2, 2, 8, Ints(4, 1000), 2, 1, true, false), (Ints{10, 9, 7, 6}));
+  EXPECT_EQ(
+      HeadkvCounts(Doubles{.5, .3, .3, .3, .2, .2, .1, .1}, 2, 4, 2, 8, Ints(4, 1000), 2, 1, true, false),
+      (Ints{10, 9, 7, 6}));  // group means
   // base 120, beta 1.01: the floored pool is 118 of 120.
-  EXPECT_EQ(HeadkvCounts(Doubles{1, 0}, 1, 2, 2, 120, 1000, 1.01, 1, true, true), (Ints{238, 2}));
+  EXPECT_EQ(HeadkvCounts(Doubles{1, 0}, 1, 2, 2, 120, Ints(2, 1000), 1.01, 1, true, true), (Ints{238, 2}));
   // Python's 110 // 1.1 is 99 and 11 // 1.1 is 9: 1.1 is a little more than it says.
-  EXPECT_EQ(HeadkvCounts(Doubles{1, 0}, 1, 2, 2, 110, 1000, 1.1, 1, true, true), (Ints{209, 11}));
-  EXPECT_EQ(HeadkvCounts(Doubles{1, 0}, 1, 2, 2, 11, 1000, 1.1, 1, true, true), (Ints{20, 2}));
-  EXPECT_EQ(HeadkvCounts(Doubles{0, 0}, 1, 2, 2, 12, 1000, 1.01, 1, true, false), (Ints{12, 12}));
-  EXPECT_EQ(HeadkvCounts(Doubles{4, 1}, 1, 2, 2, 30, 1000, 1, 0.5, true, false),
+  EXPECT_EQ(HeadkvCounts(Doubles{1, 0}, 1, 2, 2, 110, Ints(2, 1000), 1.1, 1, true, true), (Ints{209, 11}));
+  EXPECT_EQ(HeadkvCounts(Doubles{1, 0}, 1, 2, 2, 11, Ints(2, 1000), 1.1, 1, true, true), (Ints{20, 2}));
+  EXPECT_EQ(HeadkvCounts(Doubles{0, 0}, 1, 2, 2, 12, Ints(2, 1000), 1.01, 1, true, false), (Ints{12, 12}));
+  EXPECT_EQ(HeadkvCounts(Doubles{4, 1}, 1, 2, 2, 30, Ints(2, 1000), 1, 0.5, true, false),
             (Ints{40, 20}));  // temperature: 2 to 1
 }
 
