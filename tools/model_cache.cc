@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/convert/convert.h"
+#include "models/convert/gguf_parts.h"
 #include "tools/command.h"
 #include "tools/kvc_handles.h"
 #include "tools/output.h"
@@ -41,18 +42,11 @@ std::string Hex(const std::string& text) {
 
 // Of a model in several GGUF files, which is given by the first, the others; of another none.
 std::vector<fs::path> OtherParts(const fs::path& first) {
-  const std::string name = first.filename().u8string(), begin = "-00001-of-", end = ".gguf";
-  const size_t tail = begin.size() + 5 + end.size();
-  if (name.size() < tail || name.compare(name.size() - tail, begin.size(), begin) != 0 ||
-      name.compare(name.size() - end.size(), end.size(), end) != 0)
-    return {};
-  const std::string count = name.substr(name.size() - end.size() - 5, 5);
-  if (count.find_first_not_of("0123456789") != std::string::npos) return {};
+  const std::string path = first.u8string();
   std::vector<fs::path> parts;
   std::error_code error;
-  for (int part = 2; part <= std::stoi(count); ++part) {
-    parts.push_back(first.parent_path() /
-                    PathOf(name.substr(0, name.size() - tail) + Format("-%05d-of-", part) + count + end));
+  for (int32_t part = 1; part < GgufPartsNamed(path); ++part) {
+    parts.push_back(PathOf(GgufPart(path, part)));
     if (!fs::exists(parts.back(), error)) break;  // converting says what is missing
   }
   return parts;

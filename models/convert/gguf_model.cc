@@ -5,6 +5,7 @@
 #include "models/convert/chat_template.h"
 #include "models/convert/family.h"
 #include "models/convert/gguf_metadata.h"
+#include "models/convert/gguf_parts.h"
 #include "models/convert/gguf_tensors.h"
 #include "models/convert/gguf_tokenizer.h"
 #include "models/convert/not_supported.h"
@@ -206,24 +207,19 @@ bool MatchLlama3Factors(const std::vector<float>& factors, const ModelConfig& co
 
 namespace {
 
-// Files of llama-gguf-split: NAME-00001-of-00003.gguf has the metadata, and each its own tensors.
 Status LocateOtherParts(GgufMetadata* metadata, const std::string& path, Checkpoint* out,
                         std::vector<FoundTensor>* found) {
   int32_t n_parts = 1, part = 0;
   KVC_RETURN_IF_ERROR(metadata->Int("split.count", 0, UINT16_MAX, &n_parts));
   KVC_RETURN_IF_ERROR(metadata->Int("split.no", 0, UINT16_MAX, &part));
   if (n_parts <= 1) return {};
-  const std::string end = Format("-00001-of-%05d.gguf", n_parts);
-  const bool named =
-      path.size() >= end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0;
-  if (part != 0 || !named) {
+  if (part != 0 || GgufPartsNamed(path) != n_parts) {
     return Error(Code::kUnsupported,
-                 "%s: is a part of a model in %d files (split.count): give the first, ...%s", path.c_str(),
-                 n_parts, end.c_str());
+                 "%s: is a part of a model in %d files (split.count): give the first, ...-00001-of-%05d.gguf",
+                 path.c_str(), n_parts, n_parts);
   }
   for (part = 1; part < n_parts; ++part) {
-    const std::string other =
-        path.substr(0, path.size() - end.size()) + Format("-%05d-of-%05d.gguf", part + 1, n_parts);
+    const std::string other = GgufPart(path, part);
     out->inputs.Add(other);
     auto file = SourceFile::Open(other);
     if (!file.ok()) return file.status();
