@@ -1,7 +1,10 @@
 #include "cuda/driver.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+
+#include "lib/base/system_thread.h"
 
 namespace kvc::cuda {
 namespace {
@@ -21,6 +24,9 @@ bool Find(const char* name, F* function) {
   return found != nullptr;
 }
 
+std::atomic<bool> used{false};  // a context was asked for, in this process or a parent
+std::atomic<uint32_t> used_at{0};
+
 }  // namespace
 
 const Driver* FindDriver() {
@@ -28,6 +34,7 @@ const Driver* FindDriver() {
   static const bool found = Find("cuInit", &driver.init) && Find("cuDeviceGet", &driver.device) &&
                             Find("cuDevicePrimaryCtxRetain", &driver.retain) &&
                             Find("cuCtxPushCurrent", &driver.push) && Find("cuCtxPopCurrent", &driver.pop) &&
+                            Find("cuThreadExchangeStreamCaptureMode", &driver.exchange_capture_mode) &&
                             Find("cuMemAddressReserve", &driver.reserve) &&
                             Find("cuMemAddressFree", &driver.free) && Find("cuMemCreate", &driver.create) &&
                             Find("cuMemRelease", &driver.release) && Find("cuMemMap", &driver.map) &&
@@ -48,13 +55,36 @@ Status Check(cudaError_t e, const char* what) {
   return Error(code, "%s: %s", what, cudaGetErrorString(e));
 }
 
+bool ForkedFromUser() { return used.load() && used_at.load() != ForkCount(); }
+
 Status Context::Retain(const Driver* driver, int number, Context* out) {
+  out->born = ForkCount();
+  if (!used.load()) used_at = out->born, used = true;
   CUdevice device = 0;
   CUresult e = driver->init(0);
   if (e == CUDA_SUCCESS) e = driver->device(&device, number);
   if (e == CUDA_SUCCESS) e = driver->retain(&out->handle, device);
   if (e == CUDA_SUCCESS) out->driver = driver;
   return Check(e, "the device");
+}
+
+Current::Current(const Context& context)
+    : driver_(context.driver), in_child_(driver_ != nullptr && context.born != ForkCount()) {
+  if (driver_ == nullptr) return;
+  error_ = in_child_ ? CUDA_ERROR_NOT_INITIALIZED : driver_->push(context.handle);
+  if (ok()) driver_->exchange_capture_mode(&own_mode_);
+}
+
+Current::~Current() {
+  if (driver_ == nullptr || !ok()) return;
+  CUcontext own = nullptr;
+  driver_->exchange_capture_mode(&own_mode_);
+  driver_->pop(&own);
+}
+
+Status Current::status() const {
+  if (in_child_) return Error(Code::kDevice, "a process cannot go on with a GPU that its parent opened");
+  return Check(error_, "the device");
 }
 
 }  // namespace kvc::cuda

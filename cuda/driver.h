@@ -4,6 +4,8 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 #include "lib/base/status.h"
 
 namespace kvc::cuda {
@@ -16,6 +18,7 @@ struct Driver {
   CUresult (*retain)(CUcontext*, CUdevice) = nullptr;
   CUresult (*push)(CUcontext) = nullptr;
   CUresult (*pop)(CUcontext*) = nullptr;
+  CUresult (*exchange_capture_mode)(CUstreamCaptureMode*) = nullptr;
   // Virtual memory.
   CUresult (*reserve)(CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long) = nullptr;
   CUresult (*free)(CUdeviceptr, size_t) = nullptr;
@@ -42,29 +45,33 @@ inline Status Check(CUresult e, const char* what) { return Check(static_cast<cud
 struct Context {
   const Driver* driver = nullptr;
   CUcontext handle = nullptr;
+  uint32_t born = 0;  // ForkCount() when it was retained
   // Retained for good, as the runtime does it: what it has loaded lies in there.
   static Status Retain(const Driver* driver, int device, Context* out);
 };
 
+// Whether the process that asked for a context first was a parent of this one: CUDA does not work in a child.
+bool ForkedFromUser();
+
 // For the time of its life the context is the thread's, whose own one it has again afterwards, or none:
 // programs around the library use other devices, and a context costs some hundred MiB where nobody had one.
-// A context without a driver: whatever the thread has.
+// What we do on streams of our own is no part of a graph that another thread captures, and may not break it:
+// the thread says so for as long. A context without a driver: whatever the thread has. In a child of the
+// process that retained it, none.
 class Current {
  public:
-  explicit Current(const Context& context)
-      : driver_(context.driver), error_(driver_ == nullptr ? CUDA_SUCCESS : driver_->push(context.handle)) {}
-  ~Current() {
-    CUcontext own = nullptr;
-    if (driver_ != nullptr && ok()) driver_->pop(&own);
-  }
+  explicit Current(const Context& context);
+  ~Current();
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;
   bool ok() const { return error_ == CUDA_SUCCESS; }
-  Status status() const { return Check(error_, "the device"); }
+  Status status() const;
 
  private:
   const Driver* const driver_;
-  const CUresult error_;
+  const bool in_child_;
+  CUresult error_ = CUDA_SUCCESS;
+  CUstreamCaptureMode own_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
 }  // namespace kvc::cuda

@@ -29,6 +29,7 @@ class LaunchGraphs {
  public:
   explicit LaunchGraphs(const LaunchTraits& traits);
   ~LaunchGraphs();
+  void Abandon() { graphs_.clear(); }  // in a process that may not touch them
   LaunchGraphs(const LaunchGraphs&) = delete;
   LaunchGraphs& operator=(const LaunchGraphs&) = delete;
 

@@ -2,6 +2,7 @@
 // addresses stay while what is behind them comes and goes.
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -49,7 +50,11 @@ Status FindDevice(const std::string& spec, int number) {
     return Unsupported(spec, "this machine has no NVIDIA driver");
   const int oldest = OldestDriverOfRuntime();
   if (version < oldest)
-    return Unsupported(spec, Format("the NVIDIA driver is older than CUDA %d.0", oldest / 1000));
+    return Unsupported(spec, Format("the NVIDIA driver is of CUDA %d.%d, and this build needs %d.0 or later",
+                                    version / 1000, version % 1000 / 10, oldest / 1000));
+  if (ForkedFromUser())
+    return Unsupported(spec,
+                       "a parent of this process used a GPU before it forked, and CUDA works in no child");
   const cudaError_t e = cudaGetDeviceCount(&count);
   if (e != cudaSuccess && e != cudaErrorNoDevice)
     return Unsupported(spec, Format("the NVIDIA driver says \"%s\"", cudaGetErrorString(e)));
@@ -65,8 +70,11 @@ Status LoadKernels(const std::string& spec, int* compiled_for) {
   loader.AddAll();
   const cudaError_t e = loader.error();
   if (e != cudaSuccess) cudaGetLastError();
-  if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction ||
-      e == cudaErrorUnsupportedPtxVersion || e == cudaErrorJitCompilerNotFound)
+  constexpr cudaError_t kCannotRun[] = {cudaErrorNoKernelImageForDevice, cudaErrorInvalidDeviceFunction,
+                                        cudaErrorInvalidKernelImage,     cudaErrorInvalidPtx,
+                                        cudaErrorUnsupportedPtxVersion,  cudaErrorJitCompilerNotFound,
+                                        cudaErrorJitCompilationDisabled};
+  if (std::find(std::begin(kCannotRun), std::end(kCannotRun), e) != std::end(kCannotRun))
     return Unsupported(spec, Format("this build's kernels do not run there: %s", cudaGetErrorString(e)));
   *compiled_for = loader.compiled_for();
   return Check(e, loader.last());
@@ -113,6 +121,10 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   KVC_RETURN_IF_ERROR(Context::Retain(driver, number, &context));
   const Current current(context);
   KVC_RETURN_IF_ERROR(current.status());
+  size_t free = 0, total = 0;
+  // A context in which a kernel failed says so with every call, and cannot be had anew in this process.
+  KVC_RETURN_IF_ERROR(
+      Check(cudaMemGetInfo(&free, &total), "the device, which may have failed earlier in this process"));
   size_t granule = 0;
   const CUmemAllocationProp p = Properties(number);
   if (driver->granularity(&granule, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || granule == 0)
@@ -150,6 +162,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
 
 CudaDevice::~CudaDevice() {
   const Current current(context_);
+  if (!current.ok()) blas_->Abandon();
   blas_.reset();
   for (cudaStream_t stream : {stream_, side_}) {
     if (stream != nullptr && current.ok()) cudaStreamDestroy(stream);
@@ -208,10 +221,20 @@ int64_t CudaDevice::Reserve(int64_t bytes, DeviceBytes* out) {
   size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) == cudaSuccess && total > 0)
     bytes = std::min<int64_t>(bytes, static_cast<int64_t>(total));
-  for (bytes = (bytes + granule - 1) / granule * granule; bytes >= granule;
-       bytes = bytes / 2 / granule * granule) {
+  const auto half = [granule](int64_t n) { return n / 2 / granule * granule; };
+  bool scarce = false;
+  for (bytes = (bytes + granule - 1) / granule * granule; bytes >= granule; bytes = half(bytes)) {
     CUdeviceptr at = 0;
-    if (driver_.reserve(&at, static_cast<size_t>(bytes), 0, 0, 0) != CUDA_SUCCESS) continue;
+    if (driver_.reserve(&at, static_cast<size_t>(bytes), 0, 0, 0) != CUDA_SUCCESS) {
+      scarce = true;
+      continue;
+    }
+    // Where addresses are scarce (a Jetson has some ten GiB of them) the next arena wants its part too.
+    if (scarce && half(bytes) >= granule) {
+      driver_.free(at, static_cast<size_t>(bytes));
+      bytes = half(bytes);
+      if (driver_.reserve(&at, static_cast<size_t>(bytes), 0, 0, 0) != CUDA_SUCCESS) continue;
+    }
     *out = DeviceBytes::FromNumber(static_cast<uintptr_t>(at));
     return bytes;
   }

@@ -14,7 +14,8 @@
  * threads  [any]  any thread, any time.     [model] any thread while the model is open.
  *          [sess] one thread at a time for one session; sessions are independent. A second
  *          call on a session that is working returns KVC_E_BUSY and changes nothing.
- * fork()   A child process may go on with what its parent opened if no call was running then. */
+ * fork()   A child process may go on with what its parent opened if no call was running then;
+ *          with a model on a GPU it cannot: KVC_E_DEVICE, and closing frees nothing there. */
 #ifndef KVC_KVC_H
 #define KVC_KVC_H
 #include <stdint.h>

@@ -341,6 +341,27 @@ TEST(DeviceFailure, MemoryAfterAKernelThatFailed) {
   device.Unreserve(pages, granule);
 }
 
+// Every arena gets some of few addresses, and the first does not take most of them.
+TEST(DeviceMemory, FewAddressesAreShared) {
+  const auto reserved = [](int64_t addresses) {
+    emu::GetOptions() = {};
+    emu::GetOptions().addresses = addresses;
+    const Result<std::unique_ptr<Device>> opened = OpenDevice("emu", 1);
+    EXPECT_TRUE(opened.ok()) << opened.status().message();
+    Device& device = *opened.value();
+    std::vector<DeviceBytes> at(4);
+    std::vector<int64_t> gib;
+    for (DeviceBytes& one : at) gib.push_back(device.Reserve(int64_t{1} << 38, &one) >> 30);
+    for (size_t i = 0; i < at.size(); ++i) device.Unreserve(at[i], gib[i] << 30);
+    return gib;
+  };
+  const int64_t gib = int64_t{1} << 30;  // the device has eight of memory
+  EXPECT_EQ(reserved(64 * gib), (std::vector<int64_t>{8, 8, 8, 8}));
+  EXPECT_EQ(reserved(7 * gib), (std::vector<int64_t>{2, 2, 1, 1}));
+  EXPECT_EQ(reserved(24 * gib), (std::vector<int64_t>{8, 8, 8, 0}));
+  emu::GetOptions() = {};
+}
+
 // ---- drafts ----
 
 constexpr int32_t kEndOfText = 257;

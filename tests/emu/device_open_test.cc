@@ -1,6 +1,7 @@
 // What is said where the device cannot be had: a wrong number or name, no driver or an old one, no device,
 // one that is too old or has no virtual memory.
 #define KVC_EXPERIMENTAL
+#include <cuda.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -10,6 +11,9 @@
 #include "lib/ops/devices.h"
 #include "tests/emu/emulator.h"
 #include "tests/support/tiny_session.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace kvc {
 namespace {
@@ -59,8 +63,10 @@ TEST_F(OpenTest, NoDriver) {
 TEST_F(OpenTest, AnOldDriver) {
   emu::GetOptions().runtime = 12040;
   emu::GetOptions().driver = 11080;
-  ExpectRefused("emu:0", Code::kUnsupported,
-                "device \"emu:0\": the NVIDIA driver is older than CUDA 12.0; use \"cpu\"");
+  ExpectRefused(
+      "emu:0", Code::kUnsupported,
+      "device \"emu:0\": the NVIDIA driver is of CUDA 11.8, and this build needs 12.0 or later; use "
+      "\"cpu\"");
   emu::GetOptions().driver = 12000;
   EXPECT_TRUE(OpenDevice("emu", 1).ok());
 }
@@ -70,7 +76,8 @@ TEST_F(OpenTest, ADriverOlderThanTheRuntime) {
   emu::GetOptions().runtime = 13010;
   emu::GetOptions().driver = 12080;
   ExpectRefused("emu", Code::kUnsupported,
-                "device \"emu\": the NVIDIA driver is older than CUDA 13.0; use \"cpu\"");
+                "device \"emu\": the NVIDIA driver is of CUDA 12.8, and this build needs 13.0 or later; use "
+                "\"cpu\"");
   emu::GetOptions().driver = 13000;
   EXPECT_TRUE(OpenDevice("emu", 1).ok()) << "a later one of the same major version";
   emu::GetOptions().runtime = 12080;
@@ -117,8 +124,25 @@ TEST_F(OpenTest, NoKernels) {
       "emu", Code::kUnsupported,
       "device \"emu\": this build's kernels do not run there: the provided PTX was compiled with an "
       "unsupported toolchain.; use \"cpu\"");
+  for (const cudaError_t e : {cudaErrorInvalidKernelImage, cudaErrorInvalidPtx, cudaErrorJitCompilerNotFound,
+                              cudaErrorJitCompilationDisabled}) {
+    emu::GetOptions().kernels_error = e;
+    ExpectRefused("emu", Code::kUnsupported,
+                  std::string("device \"emu\": this build's kernels do not run there: ") +
+                      cudaGetErrorString(e) + "; use \"cpu\"");
+  }
   emu::GetOptions().kernels_error = cudaErrorMemoryAllocation;
   ExpectRefused("emu", Code::kMemory, "activate: out of memory");
+}
+
+// What a kernel has broken stays broken for the process.
+TEST_F(OpenTest, ADeviceThatFailedBefore) {
+  ASSERT_TRUE(OpenDevice("emu", 1).ok());
+  emu::Break();
+  ExpectRefused("emu", Code::kDevice,
+                "the device, which may have failed earlier in this process: unspecified launch failure");
+  emu::Recover();
+  EXPECT_TRUE(OpenDevice("emu", 1).ok());
 }
 
 // What is refused leaves nothing behind: asked again, it is there.
@@ -171,6 +195,67 @@ TEST_F(OpenTest, CallersKeepTheirContexts) {
       }).join();
     }
   }
+}
+
+// While another part of the process captures a graph, all that a model and its sessions do goes on, and
+// breaks no capture; the thread's own captures are as they were.
+TEST_F(OpenTest, AnotherThreadCapturesAGraph) {
+  const test::AlignedBytes bytes = test::TinyModelBytes({});
+  const int64_t disturbing = emu::GetCalls().disturbing;
+  emu::GetOptions().capturing = true;
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, 1), cudaErrorStreamCaptureUnsupported) << "what the library must not do";
+  ModelParams params;
+  params.device = "emu", params.threads = 1;
+  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  for (const char* policy : {"full", "h2o:budget=24", "snapkv:budget=24,window=8,kv=int8,quant_group=16"}) {
+    auto session = test::NewSession(model.value(), policy);
+    ASSERT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
+    EXPECT_EQ(test::Steps(*session, 40).size(), 40u);
+    EXPECT_TRUE(test::AllFinite(test::LogitsOf(*session)));
+    EXPECT_EQ(emu::CaptureMode(), CU_STREAM_CAPTURE_MODE_GLOBAL);
+  }
+  model.value().reset();
+  EXPECT_EQ(emu::GetCalls().disturbing, disturbing + 1);
+}
+
+// 0: a child is told that neither what its parent opened nor another device can be had there, and closes.
+int UseInChild(Session* session) {
+  int32_t token = 0;
+  const Status step = session->Step(&token);
+  if (step.code() != Code::kDevice ||
+      step.message() != "a process cannot go on with a GPU that its parent opened")
+    return 1;
+  return OpenDevice("emu", 1).status().message() ==
+                 "device \"emu\": a parent of this process used a GPU before it forked, and CUDA works in no "
+                 "child; use \"cpu\""
+             ? 0
+             : 2;
+}
+
+TEST_F(OpenTest, AChildOfTheProcess) {
+  const test::AlignedBytes bytes = test::TinyModelBytes({});
+  ModelParams params;
+  params.device = "emu", params.threads = 1;
+  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  auto session = test::NewSession(model.value(), "h2o:budget=24");
+  ASSERT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
+  ASSERT_EQ(test::Steps(*session, 4).size(), 4u);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    alarm(60);
+    const int failed = UseInChild(session.get());
+    session.reset();
+    model.value().reset();
+    ::_exit(failed);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(test::Steps(*session, 4).size(), 4u) << "the parent goes on";
 }
 
 // What kvc bench compares steps with is the rate of the model's own device, not of the processor: its clock

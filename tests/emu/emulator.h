@@ -19,7 +19,10 @@ struct Options {
   int order = 0;                      // of blocks and warps: 0 as numbered, 1 backward, 2 scattered
   bool eager = false;                 // kernels run when they are launched instead of when somebody waits
   int64_t memory = int64_t{8} << 30;  // of the device
-  int64_t graphs = int64_t{1} << 62;  // that can still be made
+  int64_t granule = 64 << 10;         // of what comes and goes behind addresses: 2 MiB on today's GPUs
+  int multiprocessors = 8;
+  int64_t addresses = int64_t{1} << 46;  // that can be reserved
+  int64_t graphs = int64_t{1} << 62;     // that can still be made
   // What a program finds on the machine: CUDA's version of the driver (0: there is none) and of the program's
   // own runtime, how many devices, what asking for them says beside that, their compute capability, times
   // ten, and whether they have virtual memory.
@@ -30,19 +33,24 @@ struct Options {
   bool early_edges = true;                  // in graphs: drivers before CUDA 12.3 have none
   bool mixed_edges = true;                  // and those to what has others as well
   cudaError_t kernels_error = cudaSuccess;  // of kernels that are asked for
+  // Another thread of the process captures a graph, in the mode that bars what could disturb it from all
+  // others.
+  bool capturing = false;
   // Calls of this kind are refused, so many in a row, after so many that are not. kCount: none is.
   Call refused = Call::kCount;
   int64_t refused_after = 0, refused_calls = 1;
   std::function<void(Call)> on_call;  // with every call of these kinds, before anything of it happens
 };
-// From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY in the environment; tests may change it.
+// From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY, KVC_EMU_GRANULE and KVC_EMU_MULTIPROCESSORS in the
+// environment; tests may change it.
 Options& GetOptions();
 
 // Calls of the host so far.
 struct Calls {
   int64_t launches = 0, graphs = 0;  // of single kernels, of graphs
   int64_t early = 0;                 // kernels that ran as such, in graphs or not
-  int64_t unnamed = 0;  // for the stream without a name, which waits for others of the host program
+  int64_t unnamed = 0;     // for the stream without a name, which waits for others of the host program
+  int64_t disturbing = 0;  // that break a graph which another thread captures
   int64_t of[static_cast<int>(Call::kCount)] = {};
 };
 Calls& GetCalls();
@@ -58,6 +66,8 @@ std::vector<const void*> DescribedKernels();
 
 // The device whose context is the calling thread's, -1: it has none.
 int CurrentContext();
+// As what the calling thread's own captures are: 0 global, 1 of its own, 2 relaxed.
+int CaptureMode();
 
 // Whether a device would refuse a launch of a kernel with so much shared memory at most; says so.
 bool Refuses(const char* name, dim3 grid, dim3 block, size_t shared, size_t most_shared);

@@ -285,7 +285,7 @@ cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode
 cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t exec, cudaGraphNode_t node, void* to,
                                                const void* from, size_t bytes, cudaMemcpyKind) {
   CUgraphExec_st::Step* step = exec->Of(node);
-  if (step == nullptr || step->work.function != nullptr) return cudaErrorInvalidValue;
+  if (step == nullptr || step->work.function != nullptr || bytes == 0) return cudaErrorInvalidValue;
   step->work.to = to, step->work.from = from, step->work.bytes = bytes;
   return cudaSuccess;
 }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <utility>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -44,6 +45,10 @@ struct Physical {
   bool held = true;
   int maps = 0;
 };
+struct Mapping {
+  CUmemGenericAllocationHandle handle;
+  size_t bytes;
+};
 
 constexpr int kMostDevices = 8, kMostContexts = 8;
 
@@ -54,6 +59,7 @@ struct Contexts {
   int Device() const { return n > 0 ? at[n - 1]->device : device; }
 };
 thread_local Contexts contexts;
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 CUctx_st* PrimaryOf(int device) {
   static CUctx_st all[kMostDevices];
@@ -66,10 +72,12 @@ struct Machine {
   std::map<CUstream_st*, int> streams;
   std::map<uintptr_t, size_t> device, pinned;  // blocks by address
   std::map<CUmemGenericAllocationHandle, Physical> physical;
-  std::map<CUdeviceptr, CUmemGenericAllocationHandle> mapped;
+  std::map<CUdeviceptr, size_t> reserved;
+  std::map<CUdeviceptr, Mapping> mapped;
   CUmemGenericAllocationHandle next_handle = 1;
   int64_t used = 0;
   cudaError_t error = cudaSuccess;
+  pid_t process = 0;  // that has contexts: a child of it cannot go on with them
   CUstream_st null_stream;
 };
 
@@ -87,10 +95,14 @@ class Lock {
   const test::HeapPause pause_;
 };
 
+bool Forked() { return The().process != 0 && The().process != ::getpid(); }
+
 // Such a call that needs a context: the thread has one from then on.
 class InContext {
  public:
   InContext() : lock_(The().mutex) {
+    if (Forked()) The().error = cudaErrorInitializationError;
+    if (The().process == 0) The().process = ::getpid();
     if (contexts.n == 0) contexts.at[contexts.n++] = PrimaryOf(contexts.device);
   }
 
@@ -129,6 +141,16 @@ void DrainAll() {
   Drain(&The().null_stream);
 }
 
+// What a call that takes or frees memory or asks how far streams are says first: such calls are barred from
+// every thread while one captures, but for threads that have said that it does not concern them.
+cudaError_t MayDisturb() {
+  if (GetOptions().capturing && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+    ++GetCalls().disturbing;
+    return cudaErrorStreamCaptureUnsupported;
+  }
+  return The().error;
+}
+
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> run, bool kernel = false) {
   CUstream_st* s = Of(stream);
   s->tasks.push_back({std::move(run), kernel});
@@ -145,7 +167,7 @@ bool Within(const std::map<uintptr_t, size_t>& blocks, const void* at) {
   return p < it->first + it->second;
 }
 
-CUresult Init(unsigned) { return CUDA_SUCCESS; }
+CUresult Init(unsigned) { return Forked() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS; }
 CUresult DeviceGet(CUdevice* out, int number) {
   if (number < 0 || number >= GetOptions().devices) return CUDA_ERROR_INVALID_DEVICE;
   *out = number;
@@ -156,6 +178,7 @@ CUresult PrimaryRetain(CUcontext* out, CUdevice device) {
   return CUDA_SUCCESS;
 }
 CUresult PushCurrent(CUcontext context) {
+  if (Forked()) return CUDA_ERROR_NOT_INITIALIZED;
   if (context == nullptr || contexts.n == kMostContexts) return CUDA_ERROR_INVALID_CONTEXT;
   contexts.at[contexts.n++] = context;
   return CUDA_SUCCESS;
@@ -165,13 +188,29 @@ CUresult PopCurrent(CUcontext* out) {
   *out = contexts.at[--contexts.n];
   return CUDA_SUCCESS;
 }
+CUresult ExchangeCaptureMode(CUstreamCaptureMode* mode) {
+  std::swap(*mode, capture_mode);
+  return CUDA_SUCCESS;
+}
 CUresult AddressReserve(CUdeviceptr* out, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  const Lock lock(The().mutex);
+  size_t reserved = bytes;
+  for (const auto& range : The().reserved) reserved += range.second;
+  if (reserved > static_cast<size_t>(GetOptions().addresses)) return CUDA_ERROR_OUT_OF_MEMORY;
   void* at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   *out = reinterpret_cast<CUdeviceptr>(at);
+  The().reserved[*out] = bytes;
   return CUDA_SUCCESS;
 }
+// Nothing may be mapped there any more.
 CUresult AddressFree(CUdeviceptr at, size_t bytes) {
+  const Lock lock(The().mutex);
+  const auto range = The().reserved.find(at);
+  if (range == The().reserved.end() || range->second != bytes) return CUDA_ERROR_INVALID_VALUE;
+  const auto mapped = The().mapped.lower_bound(at);
+  if (mapped != The().mapped.end() && mapped->first < at + bytes) return CUDA_ERROR_INVALID_VALUE;
+  The().reserved.erase(range);
   ::munmap(reinterpret_cast<void*>(at), bytes);
   return CUDA_SUCCESS;
 }
@@ -200,15 +239,24 @@ CUresult Release(CUmemGenericAllocationHandle handle) {
 }
 CUresult Map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
   const Lock lock(The().mutex);
-  if (The().mapped.count(at) != 0) return CUDA_ERROR_INVALID_VALUE;
+  auto range = The().reserved.upper_bound(at);
+  if (range == The().reserved.begin() || The().mapped.count(at) != 0) return CUDA_ERROR_INVALID_VALUE;
+  --range;
+  if (at + bytes > range->first + range->second) return CUDA_ERROR_INVALID_VALUE;
   void* fixed = ::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (fixed == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  The().mapped[at] = handle;
+  The().mapped[at] = {handle, bytes};
   ++The().physical[handle].maps;
   return CUDA_SUCCESS;
 }
 CUresult SetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc*, size_t) {
+  const Lock lock(The().mutex);
+  for (CUdeviceptr part = at; part < at + bytes;) {
+    const auto it = The().mapped.find(part);
+    if (it == The().mapped.end()) return CUDA_ERROR_INVALID_VALUE;
+    part += it->second.bytes;
+  }
   return ::mprotect(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE) == 0
              ? CUDA_SUCCESS
              : CUDA_ERROR_OUT_OF_MEMORY;
@@ -216,18 +264,18 @@ CUresult SetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc*, size_t)
 CUresult Unmap(CUdeviceptr at, size_t bytes) {
   const Lock lock(The().mutex);
   const auto it = The().mapped.find(at);
-  if (it == The().mapped.end()) return CUDA_ERROR_INVALID_VALUE;
-  DrainAll();  // the driver lets nobody take away what is in use
+  if (it == The().mapped.end() || it->second.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
+  // The driver waits for nobody: a kernel that comes later and reads it ends the process.
   ::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  --The().physical[it->second].maps;
-  FreeIfUnused(it->second);
+  --The().physical[it->second.handle].maps;
+  FreeIfUnused(it->second.handle);
   The().mapped.erase(it);
   return CUDA_SUCCESS;
 }
 CUresult Granularity(size_t* out, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
   if (!GetOptions().virtual_memory) return CUDA_ERROR_NOT_SUPPORTED;
-  *out = 64 << 10;
+  *out = static_cast<size_t>(GetOptions().granule);
   return CUDA_SUCCESS;
 }
 
@@ -236,6 +284,8 @@ Options Read() {
   if (const char* order = std::getenv("KVC_EMU_ORDER")) o.order = std::atoi(order);
   if (const char* eager = std::getenv("KVC_EMU_EAGER")) o.eager = std::atoi(eager) != 0;
   if (const char* memory = std::getenv("KVC_EMU_MEMORY")) o.memory = std::atoll(memory);
+  if (const char* granule = std::getenv("KVC_EMU_GRANULE")) o.granule = std::atoll(granule);
+  if (const char* many = std::getenv("KVC_EMU_MULTIPROCESSORS")) o.multiprocessors = std::atoi(many);
   return o;
 }
 
@@ -255,6 +305,8 @@ void Break() {
   const Lock lock(The().mutex);
   The().error = cudaErrorLaunchFailure;
 }
+
+int CaptureMode() { return capture_mode; }
 
 int CurrentContext() { return contexts.n == 0 ? -1 : contexts.Device(); }
 
@@ -299,6 +351,10 @@ const char* cudaGetErrorString(cudaError_t e) {
       return "no error";
     case cudaErrorMemoryAllocation:
       return "out of memory";
+    case cudaErrorInitializationError:
+      return "initialization error";
+    case cudaErrorInvalidKernelImage:
+      return "device kernel image is invalid";
     case cudaErrorLaunchOutOfResources:
       return "too many resources requested for launch";
     case cudaErrorLaunchFailure:
@@ -315,6 +371,7 @@ const char* cudaGetErrorString(cudaError_t e) {
 }
 cudaError_t cudaGetDeviceCount(int* n) {
   *n = GetOptions().devices;
+  if (kvc::emu::Forked()) return cudaErrorInitializationError;
   if (GetOptions().count_error != cudaSuccess) return GetOptions().count_error;
   return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
@@ -342,7 +399,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   std::snprintf(p->name, sizeof p->name, "emulated");
   p->totalGlobalMem = static_cast<size_t>(GetOptions().memory);
   p->major = GetOptions().capability / 10, p->minor = GetOptions().capability % 10,
-  p->multiProcessorCount = 8;
+  p->multiProcessorCount = GetOptions().multiprocessors;
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return The().error; }
@@ -350,11 +407,11 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   const InContext call;
   *total = static_cast<size_t>(GetOptions().memory);
   *free = *total - static_cast<size_t>(The().used);
-  return cudaSuccess;
+  return The().error;
 }
 cudaError_t cudaMalloc(void** out, size_t bytes) {
   const InContext call;
-  if (The().error != cudaSuccess) return The().error;
+  if (const cudaError_t e = kvc::emu::MayDisturb(); e != cudaSuccess) return e;
   if (!kvc::emu::Admits(kvc::emu::Call::kAllocate) ||
       The().used + static_cast<int64_t>(bytes) > GetOptions().memory)
     return cudaErrorMemoryAllocation;
@@ -369,6 +426,7 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
 cudaError_t cudaFree(void* at) {
   if (at == nullptr) return cudaSuccess;
   const InContext call;
+  if (kvc::emu::MayDisturb() == cudaErrorStreamCaptureUnsupported) return cudaErrorStreamCaptureUnsupported;
   kvc::emu::DrainAll();
   const auto it = The().device.find(reinterpret_cast<uintptr_t>(at));
   if (it == The().device.end()) return cudaErrorInvalidValue;
@@ -379,7 +437,7 @@ cudaError_t cudaFree(void* at) {
 }
 cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
   const InContext call;
-  if (The().error != cudaSuccess) return The().error;
+  if (const cudaError_t e = kvc::emu::MayDisturb(); e != cudaSuccess) return e;
   if (!kvc::emu::Admits(kvc::emu::Call::kPin)) return cudaErrorMemoryAllocation;
   void* at = ::operator new (bytes, std::align_val_t{256}, std::nothrow);
   if (at == nullptr) return cudaErrorMemoryAllocation;
@@ -390,6 +448,7 @@ cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
 cudaError_t cudaFreeHost(void* at) {
   if (at == nullptr) return cudaSuccess;
   const InContext call;
+  if (kvc::emu::MayDisturb() == cudaErrorStreamCaptureUnsupported) return cudaErrorStreamCaptureUnsupported;
   kvc::emu::DrainAll();
   The().pinned.erase(reinterpret_cast<uintptr_t>(at));
   ::operator delete (at, std::align_val_t{256});
@@ -452,7 +511,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   const InContext call;
   kvc::emu::WaitFor(kvc::emu::Of(s));
-  return The().error;
+  return kvc::emu::MayDisturb();
 }
 cudaError_t cudaDeviceSynchronize() {
   const InContext call;
@@ -472,7 +531,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   const InContext call;
   if (e->stream != nullptr) kvc::emu::DrainTo(e->stream, e->at);
-  return The().error;
+  return kvc::emu::MayDisturb();
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
   *ms = 1;
@@ -490,6 +549,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
       {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(kvc::emu::PrimaryRetain)},
       {"cuCtxPushCurrent", reinterpret_cast<void*>(kvc::emu::PushCurrent)},
       {"cuCtxPopCurrent", reinterpret_cast<void*>(kvc::emu::PopCurrent)},
+      {"cuThreadExchangeStreamCaptureMode", reinterpret_cast<void*>(kvc::emu::ExchangeCaptureMode)},
       {"cuMemAddressReserve", reinterpret_cast<void*>(kvc::emu::AddressReserve)},
       {"cuMemAddressFree", reinterpret_cast<void*>(kvc::emu::AddressFree)},
       {"cuMemCreate", reinterpret_cast<void*>(kvc::emu::Create)},

@@ -510,36 +510,37 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST(KvCache, AStoreThatFindsNoMemoryChangesNothing) {
-  // What 300 entries of two heads and the records take, and not 600.
+  // What so many entries of two heads and the records take, and not twice as many: of large granules one.
   const int64_t granule = test::TestDevice().device()->info().granule,
-                limit = std::max<int64_t>(64 << 10, granule + (32 << 10));
+                times = std::max<int64_t>(granule / (64 << 10), 1),
+                limit = std::max<int64_t>(64 << 10, granule + granule / 2);
+  const auto entries = static_cast<int32_t>(300 * times);
   test::TestDevice memory(2, ReferenceKernels(), limit);
   test::UniformLayout layout;
   layout.n_kv_heads = 2, layout.head_dim = kDim, layout.page_slots = 16;
   auto made = KvCache::Create(layout.Make(), memory.arenas());
   ASSERT_TRUE(made.ok());
   KvCache& cache = *made.value();
-  constexpr int32_t kEntries = 600;
-  HostLayer kv(2, kDim, kEntries);
+  HostLayer kv(2, kDim, 2 * entries);
   for (int g = 0; g < 2; ++g) {
-    for (int32_t i = 0; i < kEntries; ++i) {
+    for (int32_t i = 0; i < 2 * entries; ++i) {
       kv.Position(g, i) = i;
       std::fill_n(kv.Key(g, i), kDim, static_cast<float>(i));
       std::fill_n(kv.Value(g, i), kDim, static_cast<float>(-i));
     }
   }
-  kv.len = {300, 300};
+  kv.len = {entries, entries};
   ASSERT_TRUE(memory.Store(&cache, 0, kv).ok());
   const int64_t held = memory.meter()->used();
-  kv.len = {600, 600};
+  kv.len = {2 * entries, 2 * entries};
   EXPECT_EQ(memory.Store(&cache, 0, kv).code(), Code::kMemory);
   EXPECT_EQ(memory.meter()->used(), held);
-  EXPECT_EQ(memory.AppendFrom(&cache, 0, kv, {300, 300}).code(), Code::kMemory);
+  EXPECT_EQ(memory.AppendFrom(&cache, 0, kv, {entries, entries}).code(), Code::kMemory);
   EXPECT_EQ(memory.meter()->used(), held);
-  EXPECT_EQ(cache.Len(1), 300);
+  EXPECT_EQ(cache.Len(1), entries);
   HostLayer got = memory.Load(cache, 0);
-  EXPECT_EQ(got.Position(1, 299), 299);
-  EXPECT_EQ(got.KeyOf(1, 299), kv.KeyOf(1, 299));
+  EXPECT_EQ(got.Position(1, entries - 1), entries - 1);
+  EXPECT_EQ(got.KeyOf(1, entries - 1), kv.KeyOf(1, entries - 1));
 }
 
 // Heads of a layer with a window leave it page by page and take what comes behind the first head's length: a
