@@ -274,6 +274,7 @@ int main(int argc, char** argv) {
   Scoring(&bench);
   Selection(&bench);
   Compression(&bench);
+  PagesTakenAndGivenBack(&bench);
   CacheOperations(&bench);
   StepAttention(&bench);
   Sampling(&bench);

@@ -105,6 +105,21 @@ constexpr double kRagged[] = {4, 2, 1, 0.5, 0.25, 0.125, 0.0625, 0.0625};
 
 }  // namespace
 
+void PagesTakenAndGivenBack(DeviceBench* bench) {
+  constexpr int64_t kPage = 8 << 10;
+  const int64_t bytes = bench->small() ? 256 << 10 : 32 << 20;
+  const std::string name = "pages of " + std::to_string(bytes >> 10) + " KiB taken and given back";
+  if (!bench->Wants(name)) return;
+  PageArenas arenas(bench->device(), std::make_shared<MemoryMeter>(0));
+  const std::shared_ptr<PageArena> arena = Taken(arenas.Of(kPage));
+  std::vector<int32_t> ids;
+  bench->Measure(name, 0, 0, [&] {
+    Check(arena->Take(static_cast<int32_t>(bytes / kPage), &ids));
+    arena->Release(ids.data(), ids.size());
+    ids.clear();
+  });
+}
+
 void CacheOperations(DeviceBench* bench) {
   const NetworkShape s = ShapeOf(*bench);
   PageArenas arenas(bench->device(), std::make_shared<MemoryMeter>(0));

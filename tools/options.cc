@@ -251,8 +251,10 @@ TokenList ReadPrompt(const PromptOptions& options, const Model& model) {
 }
 
 void AddContextOptions(CLI::App* app, SessionOptions* options) {
-  app->add_option("--context", options->context,
-                  "Most tokens of prompt and answer; 0 = the model's trained context")
+  app->add_option(
+         "--context", options->context,
+         "Most tokens of prompt and answer; 0 = the model's trained context, or any number where the "
+         "policy counts positions in slots (streaming)")
       ->check(AtLeast(0))
       ->type_name("N");
   app->add_option("--on-full", options->on_full, "At the end of the context: error, evict or slide")

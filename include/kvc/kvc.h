@@ -84,7 +84,7 @@ typedef struct kvc_model_info {
 typedef struct kvc_session_params {
   int32_t struct_size;
   int32_t max_tokens;      /* prompt + answer; 0 = trained context of the model, or 2^26 where the policy counts
-                              positions in slots (streaming) */
+                              positions in slots (streaming), which reads longer prompts in parts, each compressed */
   int32_t on_full;         /* past max_tokens: KVC_ON_FULL_ERROR (0) fail with KVC_E_CONTEXT_FULL; _EVICT drop an old
                               entry of each head (never its first four) for each new one, positions go on counting;
                               _SLIDE drop and count positions in slots, so that none leaves the trained context
@@ -228,7 +228,8 @@ KVC_API kvc_status  kvc_method_describe(int32_t index, char *json, int32_t cap_j
 /* What a session would take, without taking it: bytes for a prompt of n_prompt tokens (1 .. max_tokens), and the slots
  * of every KV head after it, [L, G] (methods that split by the prompt: their expectation; where heads share bytes by
  * score, the least of it). policy may be NULL: keep everything. cap_slots 0 with slots NULL skips them. Real use stays
- * within 5 % of it.  [model] */
+ * within 5 % of it; where it depends on the text how much leaves at once (codebooks, scissorhands, decode=reobserve),
+ * it is the most.  [model] */
 KVC_API kvc_status  kvc_session_plan(const kvc_model *model, const kvc_policy *policy,
                                      const kvc_session_params *params, int32_t n_prompt, kvc_plan *out_plan,
                                      int32_t *slots, int32_t cap_slots, int32_t *n_out);
@@ -241,7 +242,8 @@ KVC_API void        kvc_session_close(kvc_session *session);    /* [sess] frees 
  * to what is cached. Any failure, KVC_E_CONTEXT_FULL, KVC_E_CANCELLED and KVC_E_MEMORY included, leaves the
  * session as it was.  [sess] */
 KVC_API kvc_status  kvc_session_prefill(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
-/* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy.  [sess] */
+/* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy, by the
+ * newest rows of all parts; prefill of fewer tokens than a method's window looks at those only.  [sess] */
 KVC_API kvc_status  kvc_session_append(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 KVC_API kvc_status  kvc_session_compress(kvc_session *session);
 /* As prefill (compress not 0) or append, but the tokens are only queued: calls of kvc_batch_step read them on, and any
@@ -325,7 +327,8 @@ KVC_API kvc_status  kvc_batch_logits(kvc_session *const *sessions, int32_t n, co
  * the answer stopped (KVC_TOKEN_NONE), is U+FFFD then: read once more; a prompt drops it. KVC_E_BUFFER_TOO_SMALL: not
  * even the next character fits, *n_out has its bytes (at most 4).  [sess] */
 KVC_API kvc_status  kvc_session_read_text(kvc_session *session, uint8_t *text, int32_t cap_text, int32_t *n_out);
-/* Logits [V] after the newest token, that the next step samples from. Feeds the last step's token first. [sess] */
+/* Logits [V] after the newest token, that the next step samples from. Feeds the last step's token first, as a step of
+ * its own; a prompt that follows steps takes it in with its own tokens, and may keep others then.  [sess] */
 KVC_API kvc_status  kvc_session_get_logits(kvc_session *session, float *logits, int32_t cap_logits, int32_t *n_out);
 KVC_API kvc_status  kvc_session_get_stats(const kvc_session *session, kvc_session_stats *out_stats);     /* [sess] */
 /* Share of the running prefill, append or say that has been read, 0 to 1; 1 = none runs.  [any] */
@@ -348,8 +351,9 @@ KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_ses
  * decode=reobserve the next reduction at a step looks with n_tokens fewer.  [sess] */
 KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
 /* A session in a file: atomic, versioned, checksummed, bound to the model. A damaged or foreign file is an error and
- * changes nothing; a restored session continues bit-identically. A link at path is followed, also to a file that is
- * not there yet, and stays a link; what is there and no regular file is KVC_E_IO.  [sess], [model] */
+ * changes nothing; a restored session continues bit-identically, on the same device with the same instruction set
+ * (kvc_device_describe). A link at path is followed, also to a file that is not there yet, and stays a link; what is
+ * there and no regular file is KVC_E_IO.  [sess], [model] */
 KVC_API kvc_status  kvc_session_save(kvc_session *session, const char *path);
 KVC_API kvc_status  kvc_session_restore(kvc_model *model, const char *path, kvc_session **out_session);
 /* The same in memory: n_bytes of it, which may become a file or come from one. cap_data: the rule of buffers, in bytes;

@@ -92,15 +92,22 @@ void PageArena::GiveBack(size_t first, size_t n) {
   }
 }
 
-void PageArena::Let(int32_t id) {
+// A page goes out of use; what it leaves unused joins the run, and the run goes back where a new one begins:
+// the system is asked once for pages behind each other. Whoever lets the last page go gives back the run.
+void PageArena::Let(int32_t id, Run* unused) {
   const size_t first = static_cast<size_t>(int64_t{id} * page_bytes_ / granule_),
                last = static_cast<size_t>((int64_t{id} * page_bytes_ + page_bytes_ - 1) / granule_);
-  size_t begin = last + 1, n = 0;  // granules nobody touches any more: they lie together
   for (size_t i = first; i <= last; ++i) {
     if (--in_use_[i] > 0) continue;
-    if (n++ == 0) begin = i;
+    const bool in_front = unused->n > 0 && i + 1 == unused->first,
+               behind = unused->n > 0 && i == unused->first + unused->n;
+    if (!in_front && !behind) {
+      GiveBack(unused->first, unused->n);
+      *unused = {i, 0};
+    }
+    if (in_front) unused->first = i;
+    ++unused->n;
   }
-  if (n > 0) GiveBack(begin, n);
   free_.push_back(id);
   std::push_heap(free_.begin(), free_.end(), std::greater<int32_t>());
 }
@@ -128,7 +135,9 @@ Status PageArena::Take(int32_t n, std::vector<int32_t>* ids) {
     }
     free_.push_back(id);
     std::push_heap(free_.begin(), free_.end(), std::greater<int32_t>());
-    for (size_t j = before; j < ids->size(); ++j) Let((*ids)[j]);
+    Run unused;
+    for (size_t j = before; j < ids->size(); ++j) Let((*ids)[j], &unused);
+    GiveBack(unused.first, unused.n);
     ids->resize(before);
     return status;
   }
@@ -136,11 +145,14 @@ Status PageArena::Take(int32_t n, std::vector<int32_t>* ids) {
 }
 
 void PageArena::Release(const int32_t* ids, size_t n) {
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  Run unused;
   for (size_t i = 0; i < n; ++i) {
     if (References(ids[i]).fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
-    std::lock_guard<std::mutex> lock(mutex_);
-    Let(ids[i]);
+    if (!lock.owns_lock()) lock.lock();
+    Let(ids[i], &unused);
   }
+  GiveBack(unused.first, unused.n);
 }
 
 void PageArenas::FreeUnused() {

@@ -47,7 +47,11 @@ class PageArena {
   Status Grow(int32_t n);
   DeviceBytes At(size_t granule) const { return base_ + static_cast<int64_t>(granule) * granule_; }
   Status Hold(int32_t id);
-  void Let(int32_t id);
+  // Granules behind each other that nobody touches any more.
+  struct Run {
+    size_t first = 0, n = 0;
+  };
+  void Let(int32_t id, Run* unused);
   void GiveBack(size_t first, size_t n);
   bool Held(size_t granule) const { return in_use_[granule] > 0 || stayed_[granule] != 0; }
 

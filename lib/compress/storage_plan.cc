@@ -111,8 +111,10 @@ Status StoragePlan::Validate() const {
                  LeastPageSlots());
   const int32_t group = policy_.Int(OptionId::kQuantGroup);
   if (policy_.quantises() && shape_.head_dim % group != 0) {
-    return Error(Code::kInvalid, "quant_group=%d does not divide the head size %d of this model", group,
-                 shape_.head_dim);
+    int32_t fits = std::min(group, shape_.head_dim) / 4 * 4;  // head sizes are multiples of 8
+    while (fits > 4 && shape_.head_dim % fits != 0) fits -= 4;
+    return Error(Code::kInvalid, "quant_group=%d does not divide the head size %d of this model; %d does",
+                 group, shape_.head_dim, fits);
   }
   if (policy_.keeps_all()) return {};
   if (ranks_ && policy_.Int(OptionId::kRereadPart) > 0)  // pos_mode=incache was refused with the policy
@@ -378,12 +380,20 @@ int32_t StoragePlan::BudgetFor(int32_t n_tokens) const {
   return static_cast<int32_t>(sum / (static_cast<int64_t>(sharing_.size()) * shape_.n_kv_heads));
 }
 
-bool StoragePlan::ByChunks(int32_t given) const {
-  return !policy_.keeps_all() && policy_.Flag(OptionId::kChunkCompress) && given > kChunk;
+int32_t StoragePlan::ChunkFor(int32_t n_before, int32_t given) const {
+  if (policy_.keeps_all()) return 0;
+  if (policy_.Flag(OptionId::kChunkCompress)) return given > kChunk ? kChunk : 0;
+  if (!policy_.endless() || policy_.compresses_once() || policy_.reads_by_steps() ||
+      shape_.trained_tokens == 0)
+    return 0;
+  const int32_t budget = BudgetFor(n_before + given), known = shape_.trained_tokens;
+  if (int64_t{std::min(n_before, budget)} + given <= known) return 0;
+  const int32_t chunk = std::clamp(known - budget, kLeastChunk, kChunk);
+  return given > chunk ? chunk : 0;
 }
 
 int32_t StoragePlan::TokensAtOnce(int32_t n_before, int32_t given) const {
-  if (ByChunks(given)) return kChunk;
+  if (const int32_t chunk = ChunkFor(n_before, given); chunk > 0) return chunk;
   if (!policy_.reads_by_steps()) return given;
   return std::clamp(BudgetFor(n_before + given) - n_before, 1, given);
 }

@@ -14,7 +14,8 @@ struct ModelShape {
   // Of layers that attend to their newest tokens only: how many those are. They keep these, whatever the
   // policy, and have no part in its budget. [L], 0: the layer is the policy's; empty: all are.
   std::vector<int32_t> windows;
-  int32_t max_tokens = 0;  // of a session; 0: any number
+  int32_t max_tokens = 0;      // of a session; 0: any number
+  int32_t trained_tokens = 0;  // positions the model knows; 0: any number
   int32_t page_slots = 0;  // of a cache that has pages already; 0: as the budget wants them
   int32_t group() const { return n_heads / n_kv_heads; }
   int32_t n_kv_heads_total() const { return n_layers * n_kv_heads; }
@@ -86,12 +87,14 @@ class StoragePlan {
 
   // Average slots per KV head for a sequence of n tokens.
   int32_t BudgetFor(int32_t n_tokens) const;
-  // Whether a prompt of so many tokens is compressed chunk by chunk.
-  bool ByChunks(int32_t given) const;
+  // Of `given` tokens behind n_before, those that a prompt reads and compresses at a time; 0: it is not
+  // compressed chunk by chunk. It is where the policy says so, and where positions are counted in slots, so
+  // that sequences never end, and the prompt at once would go beyond the positions that the model knows.
+  int32_t ChunkFor(int32_t n_before, int32_t given) const;
   // Of `given` tokens behind n_before, those a prompt reads at once: a chunk; where a policy reads by steps,
   // what the budget holds, and the others token by token.
   int32_t TokensAtOnce(int32_t n_before, int32_t given) const;
-  static constexpr int32_t kChunk = 1024;  // tokens of compress_per_chunk
+  static constexpr int32_t kChunk = 1024, kLeastChunk = 256;
   Protected ProtectFor(int32_t budget) const { return policy_.scorer->protect(policy_, budget); }
   // Slots of every head after a prompt of n tokens, [L, G]; dynamic allocators: the average of the layer.
   // room: candidates that heads of the layers that share can have; empty: of all tokens. Bytes do not look.

@@ -75,7 +75,8 @@ class Planner : private CachePlanner {
 
  private:
   Executor* executor() const { return model_.executor(); }
-  bool by_chunks() const { return compressor_->plan().ByChunks(n_prompt_); }
+  int32_t chunk() const { return compressor_->plan().ChunkFor(0, n_prompt_); }
+  bool by_chunks() const { return chunk() > 0; }
 
   // The session itself: records, and the residual of its newest token.
   Status Create(const Policy& policy) {
@@ -178,7 +179,7 @@ class Planner : private CachePlanner {
       sum += compressor_->slides(static_cast<int32_t>(i / g)) ? 0 : slots[i];
       most = std::max(most, group > 1 ? sum : int64_t{slots[i]});
     }
-    return static_cast<int32_t>(std::min<int64_t>(most, n_prompt_ - StoragePlan::kChunk));
+    return static_cast<int32_t>(std::min<int64_t>(most, n_prompt_ - chunk()));
   }
 
   // Entries that are stored at once and may share scales or directions. Layers that wait for all others are

@@ -10,11 +10,6 @@ namespace {
 
 constexpr int32_t kTokenHeadroom = 1024;  // tokens remembered beside those that may be run again
 
-bool IsEndless(const Policy& policy) {
-  return !policy.keeps_all() && policy.decode == DecodeMode::kStep &&
-         policy.positions == PositionMode::kInCache;
-}
-
 bool KeysByChannel(const CacheLayout& layout) {
   return std::any_of(layout.formats.begin(), layout.formats.end(),
                      [](const PageFormat& f) { return f.coding == EntryCoding::kKeyChannels; });
@@ -42,7 +37,7 @@ Policy Session::ChosenPolicy(const Policy* policy) {
 int32_t Session::EffectiveMaxTokens(const ModelConfig& config, const Policy& policy,
                                     const SessionParams& params) {
   if (params.max_tokens > 0) return params.max_tokens;
-  return IsEndless(policy) ? kMaxContext : config.max_tokens;
+  return policy.endless() ? kMaxContext : config.max_tokens;
 }
 
 Status Session::CheckParams(const SessionParams& params) {
@@ -57,7 +52,8 @@ Status Session::CheckParams(const SessionParams& params) {
 ModelShape Session::ShapeOf(const ModelConfig& c, const Policy& policy, const SessionParams& params) {
   ModelShape shape;
   shape.n_layers = c.n_layers, shape.n_heads = c.n_heads, shape.n_kv_heads = c.n_kv_heads,
-  shape.head_dim = c.head_dim, shape.max_tokens = EffectiveMaxTokens(c, policy, params);
+  shape.head_dim = c.head_dim, shape.max_tokens = EffectiveMaxTokens(c, policy, params),
+  shape.trained_tokens = c.max_tokens;
   const bool goes_on = params.on_full != OnFull::kError;
   bool any = false;
   for (size_t i = 0; i < static_cast<size_t>(c.n_layers); ++i) {

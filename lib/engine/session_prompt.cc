@@ -78,8 +78,9 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
     const StoragePlan& plan = compressor_->plan();
     const int32_t first = plan.TokensAtOnce(held(), given);
     if (first < given) {
-      prompt->by_rows = !plan.ByChunks(given);
-      prompt->first = first, prompt->step = prompt->by_rows ? kPromptRows : StoragePlan::kChunk;
+      const int32_t chunk = plan.ChunkFor(held(), given);
+      prompt->by_rows = chunk == 0;
+      prompt->first = first, prompt->step = prompt->by_rows ? kPromptRows : chunk;
       several = true;
     }
   }

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -247,6 +249,44 @@ TEST_F(PageArenaTest, ManyThreadsShareTheSamePages) {
   EXPECT_EQ(meter_->used(), 0);
   EXPECT_EQ(Take(*arena, 100), ids);
   arena->Release(ids.data(), ids.size());
+}
+
+// A device that counts the calls for memory that goes back.
+class Counting final : public test::WatchedDevice {
+ public:
+  using WatchedDevice::WatchedDevice;
+  bool Decommit(DeviceBytes at, int64_t bytes) override {
+    ++calls;
+    return WatchedDevice::Decommit(at, bytes);
+  }
+  int64_t calls = 0;
+};
+
+// Where memory goes back in any pieces, pages behind each other go together.
+TEST(PageArenaReturns, RunsOfPagesAtOnce) {
+  Counting device(std::move(OpenDevice("cpu", 1).value()));
+  if (device.info().recommits) GTEST_SKIP() << "a granule a call";
+  const int64_t granule = device.info().granule;
+  const auto meter = std::make_shared<MemoryMeter>(0);
+  PageArena arena(&device, meter, granule, kMost);
+  const auto calls_for = [&](const Ids& order) {
+    Ids ids;
+    EXPECT_TRUE(arena.Take(100, &ids).ok());
+    const int64_t before = device.calls;
+    arena.Release(order.data(), order.size());
+    EXPECT_EQ(meter->used(), (100 - static_cast<int64_t>(order.size())) * granule);
+    const int64_t calls = device.calls - before;
+    for (const int32_t id : ids)
+      if (std::find(order.begin(), order.end(), id) == order.end()) arena.Release(id);
+    EXPECT_EQ(meter->used(), 0);
+    return calls;
+  };
+  Ids all(100);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(calls_for(all), 1);
+  EXPECT_EQ(calls_for(Ids(all.rbegin(), all.rend())), 1);
+  EXPECT_EQ(calls_for({7, 8, 9, 20, 21, 6, 5, 50}), 4);
+  EXPECT_EQ(calls_for({}), 0);
 }
 
 // A device whose memory may be locked: it stays when it is given back.

@@ -1,6 +1,8 @@
 // pos_mode=incache (methods.md 1.3) where keys are stored in other ways than as they are.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/tiny_session.h"
 
 namespace kvc {
@@ -32,6 +34,46 @@ TEST(Positions, CodesCountInSlots) {
       ExpectNearLogits(*coded, *plain, 1e-4f);
     }
   }
+}
+
+// Where positions are counted in slots, no token of a prompt is at one that the model does not know: what is
+// longer than the trained context is read in parts, as if the caller had given them one after the other.
+TEST(Positions, EndlessPromptsStayWithinTheTrainedContext) {
+  constexpr int32_t kTrained = 600, kBudget = 32, kPart = kTrained - kBudget;
+  test::TinyModelOptions options;
+  options.max_tokens = kTrained;
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  const auto model = test::OpenTiny(bytes);
+  const std::vector<int32_t> all = TinyPrompt(3 * kPart + 70);
+  const auto part = [&](size_t from, size_t n) {
+    return std::vector<int32_t>(all.begin() + static_cast<std::ptrdiff_t>(from),
+                                all.begin() + static_cast<std::ptrdiff_t>(from + n));
+  };
+  for (const std::string spec : {"streaming:budget=32", "h2o:budget=32,pos_mode=incache"}) {
+    SCOPED_TRACE(spec);
+    const auto whole = test::NewSession(model, spec), parts = test::NewSession(model, spec);
+    ASSERT_TRUE(whole->Prefill(all, true).ok());
+    for (size_t at = 0; at < all.size(); at += kPart)
+      ASSERT_TRUE(parts->Prefill(part(at, std::min<size_t>(kPart, all.size() - at)), true).ok());
+    ExpectSameKept(*whole, *parts);
+    ExpectNearLogits(*whole, *parts, 0.0f);
+    EXPECT_EQ(test::Steps(*whole, 20), test::Steps(*parts, 20));
+    EXPECT_EQ(whole->Stats().cache_bytes_peak, parts->Stats().cache_bytes_peak);
+    const auto compactions = [&](Session& s, size_t n) {
+      const int32_t before = s.Stats().n_compactions;
+      EXPECT_TRUE(s.Prefill(part(0, n), true).ok());
+      return s.Stats().n_compactions - before;
+    };
+    EXPECT_EQ(compactions(*test::NewSession(model, spec), kTrained), 1);
+    EXPECT_EQ(compactions(*test::NewSession(model, spec), kTrained + 1), 2);
+    EXPECT_EQ(compactions(*whole, kPart), 1);
+    EXPECT_EQ(compactions(*parts, kPart + 1), 2);
+  }
+  SessionParams longer;
+  longer.max_tokens = 2000;
+  const auto original = test::NewSession(model, "h2o:budget=32", longer);
+  ASSERT_TRUE(original->Prefill(part(0, 1500), true).ok());
+  EXPECT_EQ(original->Stats().n_compactions, 1) << "original positions are read at once";
 }
 
 // Until something is dropped a slot is a position.
