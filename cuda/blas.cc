@@ -16,11 +16,13 @@ namespace kvc::cuda {
 namespace {
 
 #if defined(_WIN32)
+constexpr char kBetweenPaths = ';';
 void* Load(const char* path) { return LoadLibraryA(path); }
 void* Symbol(void* library, const char* name) {
   return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(library), name));
 }
 #else
+constexpr char kBetweenPaths = ':';
 void* Load(const char* path) { return dlopen(path, RTLD_LAZY | RTLD_LOCAL); }
 void* Symbol(void* library, const char* name) { return dlsym(library, name); }
 #endif
@@ -84,8 +86,8 @@ Blas::Blas(const Context& context, const Tuning& tuning)
       decodes_(IsOn("KVC_CUDA_DECODE")),
       fewest_rows_(tuning.blas_rows),
       fewest_decoded_(tuning.decoded_rows) {
-  const char* path = std::getenv("KVC_CUBLASLT");
-  if (path != nullptr) path_ = path;
+  const char* paths = std::getenv("KVC_CUBLASLT");
+  if (paths != nullptr) paths_ = paths;
 }
 
 Blas::~Blas() {
@@ -94,7 +96,7 @@ Blas::~Blas() {
 
 // It stays loaded: what it has put into the context goes with the process.
 bool Blas::Open(const char* path) {
-  void* const library = path == nullptr ? nullptr : Load(path);
+  void* const library = path == nullptr || *path == '\0' ? nullptr : Load(path);
   if (library == nullptr) return false;
   bool all = true;
   const auto find = [&](const char* name, auto* function) {
@@ -115,9 +117,22 @@ bool Blas::Open(const char* path) {
   find("cublasLtMatmulPreferenceSetAttribute", &f.set_preference);
   find("cublasLtMatmulAlgoGetHeuristic", &f.find);
   find("cublasLtMatmul", &f.multiply);
-  if (all && f.create(&library_) == lt::kSuccess) return true;
+  if (all && f.create(&library_) == lt::kSuccess) {
+    const int version = static_cast<int>(f.version());
+    Log(kLogInfo, "prompts: products of cuBLASLt %d.%d, %.800s", version / 10000, version / 100 % 100, path);
+    return true;
+  }
   library_ = nullptr;
   cudaGetLastError();
+  return false;
+}
+
+bool Blas::OpenFirstOf(const std::string& paths) {
+  for (size_t begin = 0; begin < paths.size();) {
+    const size_t end = std::min(paths.find(kBetweenPaths, begin), paths.size());
+    if (Open(paths.substr(begin, end - begin).c_str())) return true;
+    begin = end + 1;
+  }
   return false;
 }
 
@@ -125,18 +140,13 @@ void Blas::Find() {
   const Current current(context_);
   if (!current.ok()) return;
   bool found = false;
-  if (!path_.empty()) {
-    found = Open(path_.c_str());
-    if (!found) Log(kLogWarning, "KVC_CUBLASLT=%.200s is no cuBLASLt that starts here", path_.c_str());
+  if (!paths_.empty()) {
+    found = OpenFirstOf(paths_);
+    if (!found) Log(kLogWarning, "KVC_CUBLASLT=%.800s names no cuBLASLt that starts here", paths_.c_str());
   } else {
     for (const char* name : kNames) found = found || Open(name);
   }
-  if (!found) {
-    Log(kLogInfo, "prompts: own products, no cuBLASLt starts here");
-    return;
-  }
-  const int version = static_cast<int>(functions_.version());
-  Log(kLogInfo, "prompts: products of cuBLASLt %d.%d", version / 10000, version / 100 % 100);
+  if (!found) Log(kLogInfo, "prompts: own products, no cuBLASLt starts here");
 }
 
 BlasBytes Blas::ScratchOf(const NetworkShape& shape, int64_t n) {

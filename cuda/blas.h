@@ -63,6 +63,8 @@ class Blas {
   };
   void Find();
   bool Open(const char* path);
+  // As PATH is a list.
+  bool OpenFirstOf(const std::string& paths);
   Choice ChoiceOf(const Key& key);
   Choice Ask(const Key& key);
 
@@ -71,7 +73,7 @@ class Blas {
   const bool wanted_;
   const bool decodes_;  // codes become f16 for it
   const int32_t fewest_rows_, fewest_decoded_;
-  std::string path_;
+  std::string paths_;  // KVC_CUBLASLT
   std::once_flag once_;
   lt::Functions functions_ = {};
   lt::Context* library_ = nullptr;  // null: there is none

@@ -2,6 +2,7 @@
 // nothing behind, and what it needs is planned. On the emulated device the library is
 // tests/emu/fake_cublaslt.cc; on a GPU it is the machine's, if it has one, and its failures are not for tests
 // to choose.
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,21 @@ namespace {
 constexpr char kSwitch[] = "KVC_CUDA_BLAS", kRounds[] = "KVC_CUDA_ROUND", kLayers[] = "KVC_CUDA_F16_LAYERS";
 constexpr int32_t kRows = 256;
 constexpr double kOtherSide = 1.0 / 1024;  // of a row's largest: the last bit of f16
+
+// What the library says in the time of its life.
+class LogLines {
+ public:
+  LogLines() {
+    lines().clear();
+    SetLog(
+        kLogDebug, [](void*, int32_t, const char* line) { (lines() += line) += '\n'; }, nullptr);
+  }
+  ~LogLines() { SetLog(kLogError, nullptr, nullptr); }
+  static std::string& lines() {
+    static std::string lines;
+    return lines;
+  }
+};
 
 #if defined(KVC_EMU)
 static_assert(kRows == cuda::Tuning().blas_rows);
@@ -57,23 +73,14 @@ constexpr double kOwn = 4e-5;  // tensor cores cut sums off, each way in another
 
 class WithBlas {
  public:
-  WithBlas() {
-    Lines().clear();
-    SetLog(
-        kLogDebug, [](void*, int32_t, const char* line) { (Lines() += line) += '\n'; }, nullptr);
-  }
-  ~WithBlas() { SetLog(kLogError, nullptr, nullptr); }
-  static bool IsThere() { return Lines().find("products of cuBLASLt") != std::string::npos; }
+  static bool IsThere() { return LogLines::lines().find("products of cuBLASLt") != std::string::npos; }
   static void ExpectCalls(int64_t) {
-    EXPECT_EQ(Lines().find("cuBLASLt fails"), std::string::npos) << Lines();
-    EXPECT_EQ(Lines().find("cuBLASLt has nothing"), std::string::npos) << Lines();
+    EXPECT_EQ(LogLines::lines().find("cuBLASLt fails"), std::string::npos) << LogLines::lines();
+    EXPECT_EQ(LogLines::lines().find("cuBLASLt has nothing"), std::string::npos) << LogLines::lines();
   }
 
  private:
-  static std::string& Lines() {
-    static std::string lines;
-    return lines;
-  }
+  const LogLines log_;
 };
 #endif
 
@@ -394,6 +401,32 @@ TEST_F(BlasTest, WithoutALibrary) {
   test::SetVariable(kSwitch, "0");
   expect_own();
   EXPECT_EQ(Fake().finds, 0);
+}
+
+// KVC_CUBLASLT may list several: the first that starts multiplies, and the log names it.
+TEST_F(BlasTest, TheFirstThatStartsOfAList) {
+  const LayerCase c;
+  const Output own = RunOwn(c);
+  const test::TempFolder folder;
+  const std::string good = KVC_FAKE_CUBLASLT, other = folder / "libcublasLt.so";
+  std::ofstream(other, std::ios::binary) << std::ifstream(good, std::ios::binary).rdbuf();
+  Fake(other.c_str()).starts = false;
+  for (const std::string& list : {"/nonexistent/libcublasLt.so:" + good, other + ":" + good,
+                                  ":" KVC_FAKE_WITHOUT ":" + good + ":" + other}) {
+    SCOPED_TRACE(list);
+    const WithBlas blas(list.c_str());
+    const LogLines log;
+    ExpectNearOwn(Run(Open().get(), c), own);
+    EXPECT_EQ(Fake().multiplies, kCalls);
+    EXPECT_EQ(log.lines(), "prompts: products of cuBLASLt 13.0, " + good + "\n");
+  }
+  const std::string list = "/nonexistent/libcublasLt.so:" + other;
+  const WithBlas blas(list.c_str());
+  const LogLines log;
+  ExpectSame(Run(Open().get(), c), own);
+  EXPECT_EQ(log.lines(), "KVC_CUBLASLT=" + list +
+                             " names no cuBLASLt that starts here\n"
+                             "prompts: own products, no cuBLASLt starts here\n");
 }
 
 // Calls that fail, one after the other: the product is done by our own kernel, as if there had been none, and
