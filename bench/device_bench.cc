@@ -3,7 +3,8 @@
 // cpu|cuda] [--small] [--json] [--rows N,N,...] [--tuning] [part of a name]... GFLOP/s counts 2 operations a
 // product; GB/s what has to be read and written at least; the share is of what the device reads in the same
 // run (Device::MeasureBandwidth) and means something where an operation waits for memory. --small: every
-// operation once, over little. --tuning: what the device is tuned to, and nothing is measured.
+// operation once, over little. --tuning: what the device is tuned to, and nothing is measured. The log goes
+// to stderr.
 #include "bench/device_bench.h"
 
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "bench/device_compress.h"
 #include "bench/device_layer.h"
 #include "bench/device_steps.h"
+#include "lib/base/log.h"
 
 namespace {
 
@@ -238,6 +240,9 @@ std::vector<int32_t> RowsIn(const std::string& text) {
   return rows;
 }
 
+// Which products are cuBLASLt's is told there.
+void PrintLog(void*, int32_t, const char* line) { std::fprintf(stderr, "%s\n", line); }
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -267,6 +272,7 @@ int main(int argc, char** argv) {
     std::fputs(Taken(OpenDevice(options.device, {}))->info().tuning.c_str(), stdout);
     return 0;
   }
+  SetLog(kLogInfo, PrintLog, nullptr);
   DeviceBench bench(options);
   LargestProduct(&bench);
   Products(&bench);

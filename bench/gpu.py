@@ -18,24 +18,31 @@ import time
 
 import gpu_cells
 import gpu_ladder
+import gpu_smi
 import gpu_targets
 
 LEAST_FOR_OPERATIONS, LEAST_FOR_PEERS = 10, 60  # seconds
-CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,power.limit,temperature.gpu,driver_version"
+CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit", "temperature.gpu",
+          "driver_version")
 
 
-def lines_of(command, seconds):
-    """(the JSON documents that it wrote, a line each, None), or what there was until it failed and what it said."""
+def lines_of(command, seconds, log=None):
+    """(the JSON documents that it wrote, a line each, None), or what there was until it failed and what it said. The
+    lines of stderr are added to log."""
+    said = ""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
-        out, error = done.stdout, None
+        out, said, error = done.stdout, done.stderr, None
         if done.returncode != 0:
-            error = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            error = (said.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     except OSError as failure:
         out, error = "", str(failure)
     except subprocess.TimeoutExpired as late:
-        out = (late.stdout or b"").decode(errors="replace").rpartition("\n")[0]
+        out, said = ((text or b"").decode(errors="replace") for text in (late.stdout, late.stderr))
+        out = out.rpartition("\n")[0]
         error = f"stopped after {seconds:.0f} s: out of time"
+    if log is not None:
+        log += said.splitlines()
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")], error
 
 
@@ -57,12 +64,6 @@ def need(command):
     if error is not None:
         sys.exit(f"{os.path.basename(command[0])} {' '.join(command[1:3])}: {error}")
     return out
-
-
-def clocks():
-    """Of the first GPU, by name; empty where nvidia-smi is not there."""
-    out, error = run(["nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader", "--id=0"])
-    return {} if error else dict(zip(CLOCKS.split(","), (value.strip() for value in out.strip().split(","))))
 
 
 def commit(kvc):
@@ -93,9 +94,8 @@ def device_of(kvc, device):
 def memory(device, which):
     """Bytes of a GPU, "used" by all programs (in containers nvidia-smi shows no single ones) or in "total". None where
     it does not say."""
-    number = (device.split(":") + ["0"])[1]
-    out, error = run(["nvidia-smi", f"--query-gpu=memory.{which}", "--format=csv,noheader,nounits", f"--id={number}"])
-    return int(out) << 20 if error is None and out.strip().isdigit() else None
+    mebibytes = gpu_smi.number(gpu_smi.query(device, [f"memory.{which}"]).get(f"memory.{which}", ""))
+    return None if mebibytes is None else int(mebibytes) << 20
 
 
 def memory_peak(command, device, interval=1.0):
@@ -114,8 +114,10 @@ def memory_peak(command, device, interval=1.0):
 def with_memory(args, unit, cell, clock):
     """A cell that T18 speaks of, with the memory that its prompt takes, where there is time to ask. In a run of its
     own: asking for it takes time from steps."""
-    wanted = (cell["shape"], cell["weights"], cell["policy"]) == ("8B", "bf16", gpu_targets.BUDGET)
-    if not wanted or cell["prompt"] != gpu_targets.LONG or "error" in cell["result"] or not on_cuda(args.device):
+    wanted = ("8B", "bf16", gpu_targets.BUDGET, gpu_targets.LONG)
+    if (cell["shape"], cell["weights"], cell["policy"], cell["prompt"]) != wanted or "error" in cell["result"]:
+        return cell
+    if not gpu_smi.is_cuda(args.device):
         return cell
     if clock.left() < clock.estimate(unit, cell["prompt"], 1, True):
         return cell
@@ -125,33 +127,31 @@ def with_memory(args, unit, cell, clock):
     return cell if peak is None else cell | {"result": cell["result"] | {"device_bytes_peak": peak}}
 
 
-def on_cuda(device):
-    return device.split(":")[0] == "cuda"
-
-
 def device_bytes(device):
     """Memory of a GPU; of what is none, no limit."""
-    return (memory(device, "total") if on_cuda(device) else None) or 1 << 62
+    return memory(device, "total") or 1 << 62
 
 
 def operations(args, clock):
     """What single operations take, by the program beside kvc: [{operation, seconds, flops, bytes,
-    read_bytes_per_second}]; or why it cannot be said."""
+    read_bytes_per_second}]; or why it cannot be said; and who multiplied in them."""
     program = os.path.join(os.path.dirname(args.kvc), "device_bench")
     if clock.left() < LEAST_FOR_OPERATIONS:
-        return [], "out of time"
-    return lines_of([program, "--device", args.device, "--json", *(["--small"] if args.small else [])],
-                    None if clock.end is None else clock.left())
+        return [], "out of time", ""
+    log = []
+    rows, error = lines_of([program, "--device", args.device, "--json", *(["--small"] if args.small else [])],
+                           None if clock.end is None else clock.left(), log)
+    return rows, error, "; ".join(line for line in log if "cuBLASLt" in line)
 
 
 def peers(args, clock):
     """What PyTorch takes for the like, by the program beside this one: its rows; or why it cannot be said."""
-    if not on_cuda(args.device) and not args.small:
+    if not gpu_smi.is_cuda(args.device) and not args.small:
         return [], "it is measured on CUDA devices"
     if clock.left() < LEAST_FOR_PEERS:
         return [], "out of time"
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_peers.py")
-    return lines_of([args.python, program, "--device", args.device if on_cuda(args.device) else "cpu", "--json",
+    return lines_of([args.python, program, "--device", args.device if gpu_smi.is_cuda(args.device) else "cpu", "--json",
                      *(["--small"] if args.small else []), *(["--all"] if args.all else [])],
                     None if clock.end is None else clock.left())
 
@@ -197,9 +197,13 @@ def table(report):
         if report["clocks"].get(when):
             numbers = ", ".join(f"{key} {value}" for key, value in report["clocks"][when].items())
             lines.append(f"{when.capitalize()}: {numbers}.")
+    if report["clocks"].get("at_work"):
+        lines.append(f"At work: {gpu_smi.shown(report['clocks']['at_work'])}.")
     peak = report.get("peak")
     if peak:
         lines.append(f"Products reach {peak['flops_per_second'] / 1e12:.3g} TFLOP/s ({peak['of']}).")
+    if report.get("products"):
+        lines.append(f"Log of the single operations: {report['products']}.")
     if report.get("switches"):
         lines.append("With " + ", ".join(f"{name}={value}" for name, value in sorted(report["switches"].items())) + ".")
     if report.get("left_out"):
@@ -215,7 +219,6 @@ def table(report):
 
 
 def write(report, path):
-    report["clocks"]["after"] = clocks()
     report["peak"] = gpu_targets.peak(report)
     report["targets"] = gpu_targets.judge({"operations": []} | report)
     with open(path, "w", encoding="utf-8") as file:
@@ -283,26 +286,31 @@ def ladder(args, models, made, later, clock):
     return gpu_ladder.measure(climbs, made.need(model, later) if clock.left() > 0 else "out of time")
 
 
-def single_ones(args, report, clock, climb):
+def single_ones(args, report, clock, climb, save):
     """What is not of a model and a policy: single operations, PyTorch, which is no failure where it is not there, and
     the longest prompts. The number of failures."""
-    report["operations"], report["operations_error"] = operations(args, clock)
+    report["operations"], report["operations_error"], report["products"] = operations(args, clock)
     failed = "out of time" not in (report["operations_error"] or "out of time")
-    write(report, args.out)
+    save()
     report["peers"], report["peers_error"] = peers(args, clock)
-    write(report, args.out)
+    save()
     report["ladder"] = climb()
     error = (report["ladder"] or {}).get("error") or ""
-    write(report, args.out)
+    save()
     return failed + (error != "" and not any(words in error for words in gpu_cells.EXPECTED))
 
 
-def measure_all(args, report, clock):
+def measure_all(args, report, clock, watch):
     """Fills the report; the number of failures. Single operations come where the units end that targets ask for and
     that are short: most targets are about them."""
-    def keep(cell):
-        report["cells"].append(cell)
+    def save():
+        report["clocks"] |= {"after": gpu_smi.query(args.device, CLOCKS), "at_work": gpu_smi.at_work(watch.samples)}
         write(report, args.out)
+
+    def keep(cell):
+        at_work = watch.take()
+        report["cells"].append(cell | ({"clocks": at_work} if at_work else {}))
+        save()
 
     models, made = models_of(args, clock)
     report["left_out"] = made.left_out
@@ -313,7 +321,9 @@ def measure_all(args, report, clock):
         turn = gpu_cells.first_long(units)
         for i in range(len(units) + 1):
             if i == turn:
-                failed += single_ones(args, report, clock, lambda: ladder(args, models, made, units[turn:], clock))
+                climb = lambda: ladder(args, models, made, units[turn:], clock)  # noqa: E731
+                failed += single_ones(args, report, clock, climb, save)
+                watch.take()  # is of no cell
             if i == len(units):
                 break
             unit, later = units[i], units[i + 1:]
@@ -323,6 +333,7 @@ def measure_all(args, report, clock):
                 made.drop(unit.model)
     finally:
         made.close()
+    save()
     return failed
 
 
@@ -330,10 +341,14 @@ def main(argv=None):
     args = options(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is deleted
     clock = gpu_cells.Clock(args.minutes)
-    report = {"device": device_of(args.kvc, args.device), "commit": commit(args.kvc), "clocks": {"before": clocks()},
+    report = {"device": device_of(args.kvc, args.device), "commit": commit(args.kvc),
+              "clocks": {"before": gpu_smi.query(args.device, CLOCKS)},
               "switches": {name: value for name, value in os.environ.items() if name.startswith("KVC_CU")}, "cells": []}
-    failed = measure_all(args, report, clock)
-    write(report, args.out)
+    watch = gpu_smi.Watch(args.device)
+    try:
+        failed = measure_all(args, report, clock, watch)
+    finally:
+        watch.close()
     print(table(report), end="")
     return 1 if failed else 0
 

@@ -14,10 +14,21 @@ import subprocess
 import sys
 import time
 
+import gpu_smi
+
 FIRST = r"device_|.*_parity"  # what tells most about the backend
 LAST = r"(golden_later|reference_recall|byte_budget|engine_(first_house|session_file))"  # the longest
-MOST_AT_ONCE = 8  # on one device: each has a context of its own there
+MOST_AT_ONCE = 8  # on one device
 SHOWN = 60  # lines of a test that failed
+
+
+def most_at_once():
+    """Programs, each with a context of its own on the device."""
+    mode = gpu_smi.query("cuda", ["compute_mode"]).get("compute_mode", "")
+    if mode.startswith("Exclusive"):
+        print(f"one test program at a time: the GPU is in the compute mode {mode}", flush=True)
+        return 1
+    return min(os.cpu_count() or 1, MOST_AT_ONCE)
 
 
 def rank(name):
@@ -110,7 +121,8 @@ def main(argv=None):
     parser.add_argument("folder")
     parser.add_argument("--match", default=".")
     parser.add_argument("--leave-out", default="^$")
-    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, MOST_AT_ONCE))
+    parser.add_argument("--jobs", type=int, help="programs at once [as many as the GPU takes and there are processors, "
+                        f"at most {MOST_AT_ONCE}]")
     parser.add_argument("--seconds", type=float, help="for all of them; what has not ended then is out of time")
     args = parser.parse_args(argv)
     if args.command == "list":
@@ -118,7 +130,7 @@ def main(argv=None):
         with open(os.path.join(args.folder, "tests.json"), "w", encoding="utf-8") as file:
             json.dump(tests, file, indent=1)
         return 0 if tests else 1
-    return 0 if run(args.folder, args.jobs, args.seconds) else 1
+    return 0 if run(args.folder, args.jobs or most_at_once(), args.seconds) else 1
 
 
 if __name__ == "__main__":

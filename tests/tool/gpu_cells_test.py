@@ -323,8 +323,8 @@ class FromAnArchive(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.tree)
         shutil.copy(os.path.join(ROOT, "dev"), self.tree)
         os.mkdir(os.path.join(self.tree, "bench"))
-        for name in ("gpu.bash", "gpu.py", "gpu_blas.py", "gpu_cells.py", "gpu_ladder.py", "gpu_targets.py",
-                     "gpu_tests.py"):
+        for name in ("gpu.bash", "gpu.py", "gpu_blas.py", "gpu_cells.py", "gpu_ladder.py", "gpu_smi.py",
+                     "gpu_targets.py", "gpu_tests.py"):
             shutil.copy(os.path.join(ROOT, "bench", name), os.path.join(self.tree, "bench"))
 
     def pack(self, *tests):

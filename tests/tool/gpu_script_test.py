@@ -329,6 +329,10 @@ class Operations(unittest.TestCase):
         self.assertEqual(found, [{"a": 1}, {"a": 2}])
         self.assertRegex(error, "^stopped after .* s: out of time$")
         self.assertEqual(gpu.lines_of(["/none"], None)[0], [])
+        log = []
+        gpu.lines_of(["sh", "-c", "echo 1 >&2"], None, log)
+        gpu.lines_of(["sh", "-c", "echo 2 >&2; exec sleep 20"], 0.5, log)
+        self.assertEqual(log, ["1", "2"])
 
 
 class PeerRows(unittest.TestCase):
@@ -511,6 +515,8 @@ class OnADevice(unittest.TestCase):
         self.assertEqual(table, gpu.table(report))
         self.assertEqual(report["device"]["name"], self.device)
         self.assertGreater(report["device"]["bytes_per_second"], 0)
+        products = "prompts: own products, no cuBLASLt starts here"
+        self.assertEqual(report["products"], products if self.device == "emu" else "")
         self.assertRegex(report["commit"], r"^([0-9a-f]{40}\+?|unknown)$")
         self.assertEqual([c["prompt"] for c in report["cells"]], [24, 4096] * 2)
         for c in report["cells"]:
