@@ -32,12 +32,43 @@ gpu_pack() {
   done
   cp "$folder/tests.json" "$staged/"
   built_from >"$staged/commit"
+  needed_driver >"$staged/driver"
   say "packing $out"
   tar --create --directory "$staged" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner . |
     xz --threads=1 --x86 --lzma2=preset=6e,dict=64MiB >"$out" || fail "could not write $out"
-  say "$out: ${#tests[@]} tests, $(($(stat -c %s "$out") / 1024)) KiB; with a driver and python3 on the machine with" \
-    "the GPU: ./dev gpu --from $out"
+  say "$out: ${#tests[@]} tests, $(($(stat -c %s "$out") / 1024)) KiB; on the machine with the GPU, with python3 and" \
+    "NVIDIA's driver ($(<"$staged/driver") or later): ./dev gpu --from $out"
 }
+
+# The oldest driver that takes what this nvcc makes: by its CUDA's major version, as cuda/memory.cc asks for it.
+needed_driver() {
+  local cuda
+  cuda=$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+  case $cuda in
+    12) say 525 ;;
+    13) say 580 ;;
+    *) say "that of CUDA $cuda" ;;
+  esac
+}
+
+# tell_old_driver: where nvidia-smi calls the driver older than the archive needs. No more than that: kvc finds out
+# whether it runs there, and with a newer libcuda beside an older driver it may.
+tell_old_driver() {
+  local needed='' driver=''
+  read -r needed 2>/dev/null <build-gpu/driver || return 0  # archives of before have none
+  read -r driver < <(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null) || return 0
+  [[ $needed =~ ^[0-9]+$ && $driver =~ ^([0-9]+)\. ]] || return 0
+  [[ ${BASH_REMATCH[1]} -ge $needed ]] ||
+    say "this machine's driver is $driver, and what was packed is made for $needed or later: it may not start"
+}
+
+# Whether what was unpacked does, with the C++ runtime that the loader finds: tests may ask for more of it than kvc.
+starts() {
+  local tests=(build-gpu/tests/*)
+  build-gpu/bin/kvc --version >/dev/null 2>&1 && "${tests[0]}" --gtest_list_tests >/dev/null 2>&1
+}
+
+remove_unpacked() { rm -rf build-gpu/{bin,lib,tests,compiler,tests.json,commit,driver}; }
 
 # The commit, with a + where files differ from it.
 built_from() {
@@ -58,13 +89,14 @@ gpu_unpack() {
   [[ ! -f build-gpu/CMakeCache.txt ]] || fail "build-gpu/ holds a build of this machine: remove it, or leave out --from"
   say "unpacking $1"
   mkdir -p build-gpu
-  rm -rf build-gpu/{bin,lib,tests,compiler,tests.json,commit}
+  remove_unpacked
   tar -xf "$1" -C build-gpu 2>/dev/null ||  # it has no xz, perhaps; python3 brings one
     python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall("build-gpu")' "$1" ||
     fail "could not unpack $1"
   [[ -x build-gpu/bin/kvc && -f build-gpu/tests.json ]] || fail "$1 is no archive of ./dev gpu pack"
+  tell_old_driver
   # Those of this machine if it has them: the packed ones ask for the C library that they came with.
-  build-gpu/bin/kvc --version >/dev/null 2>&1 || cp build-gpu/compiler/* build-gpu/lib/
+  starts || cp build-gpu/compiler/* build-gpu/lib/
 }
 
 # gpu_build: the same from the sources, on the machine with the GPU.
@@ -72,7 +104,7 @@ gpu_build() {
   source tests/emu/nvcc.bash
   need_nvcc
   command -v nvidia-smi >/dev/null || fail "there is no NVIDIA driver (nvidia-smi)"
-  [[ -f build-gpu/CMakeCache.txt ]] || rm -rf build-gpu/{bin,lib,tests,compiler,tests.json,commit}  # of an archive
+  [[ -f build-gpu/CMakeCache.txt ]] || remove_unpacked
   build_preset gpu all device_bench shape_model
   list_gpu_tests build-gpu
 }
@@ -85,10 +117,18 @@ gpu_ready() {
   python3 -c 'import json, sys
 sys.exit(next((d.get("reason") for d in json.loads(sys.argv[1]) if d["name"] == "cuda"), "a build without CUDA"))
 ' "$found" || fail "there is no GPU to run on"
-  if [[ -z ${KVC_CUBLASLT:-} ]]; then
-    KVC_CUBLASLT=$(python3 bench/gpu_blas.py)
-    if [[ -n $KVC_CUBLASLT ]]; then say "cuBLASLt: $KVC_CUBLASLT"; export KVC_CUBLASLT; else unset KVC_CUBLASLT; fi
-  fi
+  find_cublaslt
+}
+
+# find_cublaslt: in Python's packages too, where the environment names none.
+find_cublaslt() {
+  [[ -z ${KVC_CUBLASLT:-} ]] || return 0
+  unset KVC_CUBLASLT
+  local found
+  found=$(python3 bench/gpu_blas.py)
+  [[ -n $found ]] || return 0
+  say "cuBLASLt: the first that starts of $found"
+  export KVC_CUBLASLT=$found
 }
 
 # gpu_tune [--from ARCHIVE] [option of bench/gpu_tune.py]... [MODEL.kvc]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Where this Python's packages have cuBLASLt, as PyTorch brings it, on a machine that has none by name; nothing where
-there is none, or where the loader finds one itself. ./dev gpu hands it to libkvc as KVC_CUBLASLT."""
+"""Where Python's packages have cuBLASLt, as PyTorch brings it: what ./dev gpu hands to libkvc as KVC_CUBLASLT, newest
+first, those that the loader may know by name in front of a package's. Nothing where no package has one: libkvc looks
+for the names itself."""
 
 import glob
 import os
@@ -8,32 +9,30 @@ import subprocess
 import sys
 
 VERSIONS = (13, 12)  # as cuda/blas.cc looks for them
+WITH_PYTORCH = "python3"  # as bench/gpu.py starts it; in a virtual environment not the Python of this script
 
 
-def known_by_name():
-    """Whether the loader knows one."""
+def folders_of(python):
+    """Of the packages of a Python."""
     try:
-        shown = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+        shown = subprocess.run([python, "-c", r"import sys; print('\n'.join(sys.path))"], capture_output=True,
+                               text=True, check=False).stdout
     except OSError:
-        return False
-    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    return any(f"libcublasLt.so.{version} " in shown or
-               any(os.path.exists(os.path.join(folder, f"libcublasLt.so.{version}")) for folder in folders)
-               for version in VERSIONS)
+        return []
+    return [folder for folder in shown.splitlines() if folder]
 
 
-def of_packages(folders):
-    """The newest in these folders of packages, or None."""
+def candidates(folders):
+    """Files in these folders of packages, and names."""
+    found, there = [], False
     for version in VERSIONS:
-        for folder in folders:
-            pattern = os.path.join(glob.escape(folder), "nvidia", "*", "lib", f"libcublasLt.so.{version}")
-            found = sorted(glob.glob(pattern))
-            if found:
-                return found[-1]
-    return None
+        name = f"libcublasLt.so.{version}"
+        files = [path for folder in folders
+                 for path in sorted(glob.glob(os.path.join(glob.escape(folder), "nvidia", "*", "lib", name)))]
+        found += [name, *dict.fromkeys(files)]
+        there = there or bool(files)
+    return found if there else []
 
 
 if __name__ == "__main__":
-    path = None if known_by_name() else of_packages(sys.path)
-    if path is not None:
-        print(path)
+    print(":".join(candidates(folders_of(WITH_PYTORCH) + sys.path)))

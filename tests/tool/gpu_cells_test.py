@@ -326,6 +326,8 @@ class FromAnArchive(unittest.TestCase):
         for name in ("gpu.bash", "gpu.py", "gpu_blas.py", "gpu_cells.py", "gpu_ladder.py", "gpu_smi.py",
                      "gpu_targets.py", "gpu_tests.py"):
             shutil.copy(os.path.join(ROOT, "bench", name), os.path.join(self.tree, "bench"))
+        self.path = os.path.join(self.tree, "path")  # in front of PATH
+        os.mkdir(self.path)
 
     def pack(self, *tests):
         packed = os.path.join(self.tree, "packed")
@@ -338,18 +340,29 @@ class FromAnArchive(unittest.TestCase):
         for name in tests:
             path = os.path.join(packed, "tests", name)
             with open(path, "w", encoding="ascii") as file:
-                file.write(f'#!/bin/sh\necho said by {name}\ntest "$KVC_TEST_DEVICE" = cuda && test {name} != bad\n')
+                file.write(f'#!/bin/sh\n[ "$1" != --gtest_list_tests ] || exit 0$FAKE_LISTS\necho said by {name}\n'
+                           f'test "$KVC_TEST_DEVICE" = cuda && test {name} != bad\n')
             os.chmod(path, 0o755)
         with open(os.path.join(packed, "tests.json"), "w", encoding="ascii") as file:
             json.dump([{"name": name, "program": f"tests/{name}", "environment": [], "timeout": 60} for name in tests],
                       file)
-        with open(os.path.join(packed, "commit"), "w", encoding="ascii") as file:
-            file.write("0123\n")
+        for name, text in (("commit", "0123"), ("driver", "580")):
+            with open(os.path.join(packed, name), "w", encoding="ascii") as file:
+                file.write(text + "\n")
         subprocess.run(["tar", "-cJf", os.path.join(self.tree, "gpu.tar.xz"), "-C", packed, "."], check=True)
 
     def dev(self, *args):
-        return subprocess.run([os.path.join(self.tree, "dev"), "gpu", *args], capture_output=True, text=True,
-                              check=False, cwd=self.tree)
+        return self.run_here([os.path.join(self.tree, "dev"), "gpu", *args])
+
+    def run_here(self, command):
+        path = self.path + os.pathsep + os.environ["PATH"]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.tree,
+                              env=dict(os.environ, PATH=path))
+
+    def program(self, name, script):
+        with open(os.path.join(self.path, name), "w", encoding="ascii") as file:
+            file.write(f"#!/bin/sh\n{script}\n")
+        os.chmod(os.path.join(self.path, name), 0o755)
 
     def read(self, name):
         with open(os.path.join(self.tree, "build-gpu", name), encoding="utf-8") as file:
@@ -373,33 +386,84 @@ class FromAnArchive(unittest.TestCase):
         self.assertEqual(self.dev("--from", "gpu.tar.xz", "--minutes", "5", "--shapes", "1b:int4").returncode, 0)
         self.assertEqual({c["model"] for c in json.loads(self.read("gpu.json"))["cells"]}, {"1b-int4.kvc"})
 
-    def test_products_of_a_python_package_are_used(self):
+    def library(self, folder, package, version):
+        path = os.path.join(folder, "nvidia", package, "lib", f"libcublasLt.so.{version}")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="ascii"):
+            pass
+        return path
+
+    def test_products_of_a_package_of_the_first_python_on_the_path_are_used(self):
+        """That of a virtual environment, say, which has PyTorch, and not the one that runs the scripts."""
         self.pack("good")
         packages = os.path.join(self.tree, "packages")
-        library = os.path.join(packages, "nvidia", "cu13", "lib", "libcublasLt.so.13")
-        os.makedirs(os.path.dirname(library))
+        self.program("python3", f'PYTHONPATH={packages} exec {sys.executable} "$@"')
         options = "--from", "gpu.tar.xz", "--shapes", "1b:int4", "--minutes", "1"
         for there, named in ((False, None), (True, None), (True, "/mine/libcublasLt.so.12")):
+            wanted = named
             if there:
-                with open(library, "w", encoding="ascii"):
-                    pass
-            with mock.patch.dict(os.environ, {"PYTHONPATH": packages} | ({"KVC_CUBLASLT": named} if named else {})):
+                library = self.library(packages, "cu13", 13)
+                wanted = named or f"libcublasLt.so.13:{library}:libcublasLt.so.12"
+            with mock.patch.dict(os.environ, {"KVC_CUBLASLT": named} if named else {}):
                 done = self.dev(*options)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            switches = json.loads(self.read("gpu.json"))["switches"]
-            if named or not gpu_blas.known_by_name():
-                wanted = named or (library if there else None)
-                self.assertEqual(switches, {"KVC_CUBLASLT": wanted} if wanted else {})
-                self.assertEqual(f"With KVC_CUBLASLT={wanted}." in self.read("gpu.md"), wanted is not None)
+            self.assertEqual(json.loads(self.read("gpu.json"))["switches"], {"KVC_CUBLASLT": wanted} if wanted else {})
+            self.assertEqual(f"With KVC_CUBLASLT={wanted}." in self.read("gpu.md"), wanted is not None)
 
-    def test_the_newest_package_is_taken(self):
-        for version in (12, 13):
-            folder = os.path.join(self.tree, "nvidia", "cublas", "lib")
-            os.makedirs(folder, exist_ok=True)
-            with open(os.path.join(folder, f"libcublasLt.so.{version}"), "w", encoding="ascii"):
-                pass
-            self.assertTrue(gpu_blas.of_packages(["", self.tree]).endswith(f".{version}"))
-        self.assertIsNone(gpu_blas.of_packages([os.path.join(self.tree, "nvidia")]))
+    def test_newer_products_come_first_and_none_is_left_out(self):
+        """One of 13 may not start: the driver is too old for it."""
+        one, other = (os.path.join(self.tree, name) for name in ("one", "other"))
+        self.assertEqual(gpu_blas.candidates([one, other]), [])
+        of_12 = self.library(one, "cublas", 12)
+        self.assertEqual(gpu_blas.candidates([one, other]), ["libcublasLt.so.13", "libcublasLt.so.12", of_12])
+        of_13 = self.library(other, "cu13", 13)
+        self.assertEqual(gpu_blas.candidates([one, other, other]),
+                         ["libcublasLt.so.13", of_13, "libcublasLt.so.12", of_12])
+
+    def test_what_nvidia_smi_says(self):
+        self.pack("good", "better")
+        shutil.copy(os.path.join(ROOT, "tests", "tool", "fake_nvidia_smi.py"), os.path.join(self.path, "nvidia-smi"))
+        says = {"hurry": "", "driver_version": "570.124.06", "compute_mode": "Exclusive_Process",
+                "clocks.sm": "1755 MHz", "clocks.mem": "3201 MHz", "power.draw": "690.10 W", "utilization.gpu": "99 %",
+                "clocks_event_reasons.active": "0x0000000000000004"}
+        with mock.patch.dict(os.environ, FAKE_NVIDIA_SMI=json.dumps(says)):
+            done = self.dev("--from", "gpu.tar.xz", "--shapes", "1b:int4", "--minutes", "1")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("1 at once", self.read("tests.txt"))
+        self.assertIn("one test program at a time: the GPU is in the compute mode Exclusive_Process\n", done.stdout)
+        self.assertRegex(self.read("gpu.md"), r"\nAt work: clocks\.sm 1755 \(least 1755\), clocks\.mem 3201 .*, of \d+ "
+                         r"samples; held down by power cap in 100 %\.\n")
+        self.assertIn("this machine's driver is 570.124.06, and what was packed is made for 580 or later", done.stdout)
+        cells = json.loads(self.read("gpu.json"))["cells"]
+        self.assertIn({"median": 1755, "least": 1755}, [cell.get("clocks", {}).get("clocks.sm") for cell in cells])
+
+    def test_an_older_driver_is_told(self):
+        os.mkdir(os.path.join(self.tree, "build-gpu"))
+        for needed, says, told in (
+                ("580", "echo 570.124.06; echo 570.124.06", True), ("580", "echo 580.65.06", False),
+                ("525", "echo 535.54.03", False), ("580", "echo '[N/A]'", False), ("580", "exit 9", False),
+                ("580", "", False), ("that of CUDA 14", "echo 570.124.06", False), (None, "echo 570.124.06", False)):
+            self.program("nvidia-smi", says)
+            path = os.path.join(self.tree, "build-gpu", "driver")
+            if needed is None:
+                os.remove(path)
+            else:
+                with open(path, "w", encoding="ascii") as file:
+                    file.write(needed + "\n")
+            done = self.of_gpu_bash("tell_old_driver")
+            self.assertEqual(done.stdout, "this machine's driver is 570.124.06, and what was packed is made for 580 or "
+                             "later: it may not start\n" if told else "", (needed, says))
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_an_archive_has_the_driver_that_it_needs(self):
+        for release, driver in (("12.4", "525"), ("13.0", "580"), ("14.1", "that of CUDA 14")):
+            self.program("nvcc", f"echo 'Cuda compilation tools, release {release}, V{release}.88'")
+            self.assertEqual(self.of_gpu_bash("needed_driver").stdout, driver + "\n")
+
+    def of_gpu_bash(self, function):
+        """What a function of it says."""
+        say = "say() { printf '%s\\n' \"$*\"; }"
+        return self.run_here(["bash", "-euo", "pipefail", "-c", f"{say}; source bench/gpu.bash; {function}"])
 
     def test_a_failed_test_is_shown_and_told_and_speed_is_measured(self):
         self.pack("good", "bad")
@@ -413,10 +477,10 @@ class FromAnArchive(unittest.TestCase):
         self.pack("good")
         library = os.path.join(self.tree, "build-gpu", "lib", "libstdc++.so.6")
         options = "--from", "gpu.tar.xz", "--shapes", "1b:int4", "--minutes", "1"
-        for fails in (False, True):
-            with mock.patch.dict(os.environ, {"FAKE_VERSION": "no libstdc++.so.6"} if fails else {}):
+        for fails in ({}, {"FAKE_VERSION": "no libstdc++.so.6"}, {"FAKE_LISTS": "1"}):  # tests may ask for a newer one
+            with mock.patch.dict(os.environ, fails):
                 self.assertEqual(self.dev(*options).returncode, 0)
-            self.assertEqual(os.path.exists(library), fails)
+            self.assertEqual(os.path.exists(library), fails != {})
 
     def test_a_build_is_not_overwritten(self):
         self.pack("good")
