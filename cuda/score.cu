@@ -390,7 +390,10 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
       KVC_RETURN_IF_ERROR(Check(NormaliseRows(plain, stream), "scores"));
     }
     int32_t end = at + 1;
-    while (end < program.n && !BeginsLaunch(program.code[end].op)) ++end;
+    const bool others_read = op == ScoreOp::kLayerMean;
+    while (end < program.n && !BeginsLaunch(program.code[end].op) &&
+           !(others_read && ChangesQ(program.code[end].op)))
+      ++end;
     p.first = at, p.end = end;
     KVC_RETURN_IF_ERROR(
         Check(KVC_LAUNCH(score_lines, dim3(static_cast<unsigned>(heads)), block, 0, stream, p), "scores"));

@@ -98,6 +98,10 @@ enum class ScoreOp : uint8_t {
   kRestLast,            // dst of an entry that stands for others is -inf, of all others more (2.25)
 };
 
+// Whether a head changes its Q by it, while others may be further back, or ahead: not where they still read
+// that (kLayerMean).
+constexpr bool ChangesQ(ScoreOp op) { return op >= ScoreOp::kMeanQ && op <= ScoreOp::kPoolQ; }
+
 struct ScoreInstr {
   ScoreOp op;
   int8_t dst = 0, src = 0;

@@ -246,5 +246,43 @@ TEST_F(LineParity, SamplesFromLargeVocabularies) {
   EXPECT_GE(same, all - 1) << "a draw on the border of two tokens may fall to either side";
 }
 
+// A mean over the layer's heads is of what all of them have by then, whatever each does to its own before and
+// after.
+TEST_F(LineParity, MeansOfTheLayer) {
+  constexpr int32_t kLen = 200, kDim = 16, kGroup = 2, kRows = 5;
+  std::vector<int32_t> len(kHeads, kLen);
+  std::vector<int32_t> positions(static_cast<size_t>(kHeads * kLen));
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i) % kLen;
+  const auto at = pair_->Copy(positions);
+  const auto keys = pair_->Copy(Random(positions.size() * kDim));
+  const auto queries = pair_->Copy(Random(static_cast<size_t>(kRows * kHeads * kGroup * kDim)));
+  const auto run = [&](int i, bool before, bool after) {
+    ScoreProgram program;
+    program.rows.n_rows = kRows;
+    program.Add(ScoreOp::kRows);
+    if (before) program.Add(ScoreOp::kMeanQ);
+    program.Add(ScoreOp::kLayerMean);
+    if (after) program.Add(ScoreOp::kDivideQ);
+    const auto scores = pair_->Copy(std::vector<float>(positions.size())),
+               per_head = pair_->Copy(std::vector<float>(positions.size() * kGroup));
+    ScoreArgs a{};
+    a.program = &program, a.n_heads = kHeads * kGroup, a.scale = 0.25f, a.stride = kLen;
+    a.layer.n_kv_heads = kHeads, a.layer.head_dim = kDim, a.layer.capacity = kLen, a.layer.len = len.data();
+    a.layer.keys = a.layer.values = keys.at[i].As<uint8_t>(), a.layer.positions = at.at[i];
+    a.observed.n_rows = a.observed.n_new = kRows, a.observed.queries = queries.at[i];
+    a.scores = scores.at[i], a.per_head = per_head.at[i];
+    a.scratch = pair_->Scratch(
+        i, devices_[i]->ScoreScratchBytes({&program, a.n_heads, kHeads, kDim, kRows, a.stride}));
+    EXPECT_TRUE(devices_[i]->Score(streams_[i].get(), a).ok());
+    return pair_->Read(scores, i);
+  };
+  for (int i = 0; i < 2; ++i) {
+    const std::vector<float> plain = run(i, false, false), divided = run(i, true, true);
+    EXPECT_EQ(run(i, false, true), plain) << i;
+    for (size_t t = 0; t < plain.size(); ++t)
+      ASSERT_NEAR(divided[t] * kRows, plain[t], 1e-5) << i << " " << t;
+  }
+}
+
 }  // namespace
 }  // namespace kvc
