@@ -113,6 +113,7 @@ cudaError_t LaunchGraphs::Build(Graph* graph, const LaunchList& list, const Pack
   }
   graph->nodes.reserve(graph->list.size());
   for (size_t i = 0; e == cudaSuccess && i < graph->list.size(); ++i) e = AddKernel(graph, i, &line);
+  // Its kernels have the priority of the stream that it is launched in: their own ones take a flag.
   if (e == cudaSuccess) e = cudaGraphInstantiate(&graph->exec, graph->graph, 0);
   return e;
 }
