@@ -264,6 +264,7 @@ bool RunGrid(const Started& started, const std::function<void()>& kernel) {
   const size_t shared = started.shared;
   const char* const name = started.name;
   if (started.early) ++GetCalls().early;
+  GetCalls().kernels.insert(name);
   const unsigned n = grid.x * grid.y * grid.z;
   // Exactly as long as asked for, full of what is neither a number nor an index.
   std::unique_ptr<uint8_t[]> memory(new uint8_t[shared + 16]);

@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 namespace kvc::emu {
@@ -49,6 +51,7 @@ Options& GetOptions();
 struct Calls {
   int64_t launches = 0, graphs = 0;  // of single kernels, of graphs
   int64_t early = 0;                 // kernels that ran as such, in graphs or not
+  std::set<std::string> kernels;     // that ran
   int64_t unnamed = 0;     // for the stream without a name, which waits for others of the host program
   int64_t disturbing = 0;  // that break a graph which another thread captures
   int64_t of[static_cast<int>(Call::kCount)] = {};

@@ -348,6 +348,13 @@ TEST_F(LaunchGraphsTest, RacesWithWhatIsBesideAreFound) {
   cudaFree(at);
 }
 
+// Whether a kernel of that name did, since calls are counted.
+bool Ran(const char* kernel) {
+  const auto& all = emu::GetCalls().kernels;
+  return std::any_of(all.begin(), all.end(),
+                     [=](const std::string& name) { return name.find(kernel) != std::string::npos; });
+}
+
 // The same bits with graphs and without; a step of a session costs a few calls.
 class SessionGraphsTest : public testing::TestWithParam<int32_t> {};
 
@@ -359,13 +366,17 @@ TEST_P(SessionGraphsTest, StepsOfASession) {
   // what methods do to entries.
   const int64_t plain = 5 * options.n_layers + 1 + (GetParam() == 64 ? 0 : options.n_layers),
                 updating = plain + options.n_layers;
+  constexpr char kOfCodes[] = "full:kv=int8,quant_group=64,residual=0";
   struct Case {
     const char* policy;
     int64_t launches;  // of a step; -1: as the ring has it
   };
-  for (const Case& c :
-       {Case{"full", plain}, Case{"h2o:budget=24", updating}, Case{"weightedkv:budget=24", updating},
-        Case{"snapkv:budget=24,window=8,kv=int8,quant_group=16", -1}}) {
+  std::vector<Case> cases = {{"full", plain},
+                             {"h2o:budget=24", updating},
+                             {"weightedkv:budget=24", updating},
+                             {"snapkv:budget=24,window=8,kv=int8,quant_group=16", -1}};
+  if (GetParam() == 64) cases.push_back({kOfCodes, -1});
+  for (const Case& c : cases) {
     SCOPED_TRACE(c.policy);
     std::vector<std::vector<float>> logits;
     for (const char* graphs : {"0", "1"}) {
@@ -385,6 +396,8 @@ TEST_P(SessionGraphsTest, StepsOfASession) {
       } else if (c.launches >= 0) {
         EXPECT_EQ(emu::GetCalls().launches, c.launches);
       }
+      test::LogitsOf(*session);  // kernels run when somebody waits
+      EXPECT_EQ(Ran("attend_step_codes"), c.policy == kOfCodes);
       test::FeedTokens(*session, test::TinyPrompt(70, 7));  // segments become more
       logits.push_back(test::LogitsOf(*session));
     }

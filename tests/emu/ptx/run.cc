@@ -215,6 +215,7 @@ bool RunGrid(const Started& started, Program* program,
              const std::vector<std::vector<unsigned char>>& params) {
   const dim3 grid = started.grid, dim = started.block;
   if (started.early) ++GetCalls().early;
+  GetCalls().kernels.insert(started.name);
   if (dim.x * dim.y * dim.z > program->most_threads)
     return Complains(started.name, "more threads in a block than it was compiled for");
   if (params.size() != program->params.size()) return Complains(started.name, "not its parameters");
