@@ -426,6 +426,9 @@ template <int kBytes>
 KVC_DEVICE void CopyLater(void* to, const void* from, bool there = true) {
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % kBytes != 0) std::abort();
   for (int i = 0; i < kBytes / 4; ++i) static_cast<uint32_t*>(to)[i] = ~0u;
+  // A device may read what is to be copied at once as well: for who looks for races.
+  const auto* early = static_cast<const volatile uint32_t*>(from);
+  for (int i = 0; there && i < kBytes / 4; ++i) static_cast<void>(early[i]);
   emu::QueueCopy({to, there ? from : nullptr, kBytes});
 }
 KVC_DEVICE void CloseCopies() { emu::CloseCopies(); }

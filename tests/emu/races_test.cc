@@ -185,13 +185,24 @@ __global__ void writes_early(int32_t* x) {
   x[ThreadOfBlock()] = 2;
   if (!kWaitsFirst) WaitForEarlier();
 }
+// A copy may read from where it is begun on, whenever it is waited for.
+template <bool kWaitsFirst>
+__global__ void copies_early(int32_t* x) {
+  KVC_SHARED(int32_t, shared);
+  if (kWaitsFirst) WaitForEarlier();
+  CopyLater<4>(shared + ThreadOfBlock(), x + ThreadOfBlock());
+  CloseCopies();
+  if (!kWaitsFirst) WaitForEarlier();
+  WaitForCopies<0>();
+  x[64 + ThreadOfBlock()] = shared[ThreadOfBlock()];
+}
 TEST_P(RacesTest, OfKernelsThatBeginEarly) {
   const auto behind = [this](auto* first, auto* then, auto between) {
     testing::internal::CaptureStderr();
     EXPECT_EQ(cudaSuccess, KVC_LAUNCH(first, dim3(1), dim3(32), 0, nullptr, memory()));
     EXPECT_EQ(cudaSuccess, KVC_LAUNCH_EARLY(looks_away, dim3(1), dim3(32), 0, nullptr, memory()));
     between();
-    EXPECT_EQ(cudaSuccess, KVC_LAUNCH_EARLY(then, dim3(1), dim3(32), 0, nullptr, memory()));
+    EXPECT_EQ(cudaSuccess, KVC_LAUNCH_EARLY(then, dim3(1), dim3(32), 128, nullptr, memory()));
     cudaStreamSynchronize(nullptr);
     emu::Recover();
     return testing::internal::GetCapturedStderr();
@@ -203,6 +214,8 @@ TEST_P(RacesTest, OfKernelsThatBeginEarly) {
       Has(behind(reads_early<true>, writes_early<false>, nothing), "read by a kernel in front of it"));
   EXPECT_EQ("", behind(reads_early<true>, writes_early<true>, nothing));
   EXPECT_EQ("", behind(looks_away, reads_early<false>, nothing));
+  EXPECT_TRUE(Has(behind(writes, copies_early<false>, nothing), "written by a kernel in front of it"));
+  EXPECT_EQ("", behind(writes, copies_early<true>, nothing));
   // What is no early kernel has ended before the next begins, and begun behind what came before.
   EXPECT_EQ("", behind(writes, reads_early<false>, [this] {
               int32_t one = 1;
