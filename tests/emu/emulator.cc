@@ -40,6 +40,7 @@ struct Fiber {
   Thread thread;
   ctx::fcontext_t context = nullptr;
   State state = State::kNew;
+  unsigned exchanges = 0;
   unsigned copy_groups = 0;                      // that are closed
   std::deque<std::pair<unsigned, Copy>> copies;  // that it has not waited for, with their groups
 };
@@ -74,7 +75,7 @@ class Runner {
       f.thread.index = {i % b->dim.x, i / b->dim.x % b->dim.y, i / b->dim.x / b->dim.y};
       f.thread.lane = i % 32, f.thread.warp = i / 32;
       f.thread.meetings = 0, f.thread.waited = false;
-      f.copy_groups = 0, f.copies.clear();
+      f.exchanges = f.copy_groups = 0, f.copies.clear();
       f.state = State::kNew;
     }
     for (unsigned w = 0; w < n_warps; ++w)
@@ -104,16 +105,25 @@ class Runner {
     const uintptr_t begin = reinterpret_cast<uintptr_t>(stacks_);
     return {begin, begin + kStackBytes * kMostThreads};
   }
+  races::Range handed() const {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(warps_.data());
+    return {begin, begin + warps_.size() * sizeof(Warp)};
+  }
 
   const void* Exchange(unsigned mask, const void* mine, size_t bytes) {
     Fiber& f = Current();
     Warp& w = warps_[f.thread.warp];
-    uint8_t* values = w.values[f.thread.meetings++ & 1];
+    uint8_t* values = w.values[f.exchanges++ & 1];
     std::memcpy(values + f.thread.lane * bytes, mine, bytes);
     if (mask != ~0u) std::abort();  // kernels meet as whole warps
     f.state = State::kAtWarp;
     Yield();
     return values;
+  }
+  void WarpBarrier(unsigned mask) {
+    const char none = 0;
+    Exchange(mask, &none, sizeof none);
+    ++self->meetings;
   }
   void Queue(const Copy& copy) { Current().copies.push_back({Current().copy_groups, copy}); }
   void CloseCopies() { ++Current().copy_groups; }
@@ -238,6 +248,7 @@ const void* Exchange(unsigned mask, const void* mine, size_t bytes) {
   if (bytes > kMostBytes) std::abort();
   return current->Exchange(mask, mine, bytes);
 }
+void WarpBarrier(unsigned mask) { current->WarpBarrier(mask); }
 void BlockBarrier() { current->Barrier(); }
 // Not in the header: they are no accesses of the kernel's.
 void WaitForEarlier() {

@@ -114,6 +114,44 @@ TEST_P(RacesTest, OfLanesThatHaveNotMet) {
   EXPECT_EQ("", Run(lanes_meet, 1, 32));
 }
 
+// What lanes hand each other in registers says nothing of memory.
+enum Handing { kShuffle, kVote, kSum, kProduct, kMatrix };
+template <Handing kBy, bool kMeets>
+__global__ void lanes_hand_over(int32_t* x) {
+  KVC_SHARED(int32_t, shared);
+  for (int i = 0; i < 4; ++i) shared[4 * Lane() + i] = Lane();
+  if (kMeets) __syncwarp();
+  int32_t other = 0;
+  if (kBy == kShuffle) other = __shfl_xor_sync(kAllLanes, Lane(), 1);
+  if (kBy == kVote) other = LanesWhere(Lane() > 3) != 0 ? Lane() ^ 1 : 0;
+  if (kBy == kSum) other = WarpSum(1) - 1 - Lane();
+  if (kBy == kProduct) {
+    const uint32_t a[4] = {}, b[2] = {};
+    const int32_t c[4] = {};
+    int32_t d[4];
+    MmaCodes<false>(d, a, b, c);
+    other = (d[0] + Lane()) ^ 1;
+  }
+  if (kBy == kMatrix) {
+    uint32_t m[4];
+    LoadMatrices<false>(m, reinterpret_cast<const uint16_t*>(shared + 4 * (Lane() ^ 1)));
+    x[Lane()] = static_cast<int32_t>(m[0]);
+  } else {
+    x[Lane()] = shared[4 * other];
+  }
+}
+TEST_P(RacesTest, OfLanesThatHandOverInRegisters) {
+  const auto expect_of = [this](auto* apart, auto* meet) {
+    EXPECT_TRUE(Has(Run(apart, 1, 32, 512), "race at shared"));
+    EXPECT_EQ("", Run(meet, 1, 32, 512));
+  };
+  expect_of(lanes_hand_over<kShuffle, false>, lanes_hand_over<kShuffle, true>);
+  expect_of(lanes_hand_over<kVote, false>, lanes_hand_over<kVote, true>);
+  expect_of(lanes_hand_over<kSum, false>, lanes_hand_over<kSum, true>);
+  expect_of(lanes_hand_over<kProduct, false>, lanes_hand_over<kProduct, true>);
+  expect_of(lanes_hand_over<kMatrix, false>, lanes_hand_over<kMatrix, true>);
+}
+
 __global__ void blocks_write_one(int32_t* x) {
   if (ThreadOfBlock() == 0) x[0] = static_cast<int32_t>(blockIdx.x);
 }

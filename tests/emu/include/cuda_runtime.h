@@ -45,7 +45,7 @@ struct Copy {
 struct Thread {
   dim3 index;
   unsigned lane = 0, warp = 0;
-  unsigned meetings = 0;  // of its warp
+  unsigned meetings = 0;  // of its warp, that order what its lanes do to memory
   bool waited = false;    // for what lies before the kernel
 };
 struct Block {
@@ -59,7 +59,9 @@ extern thread_local Thread* self;
 extern thread_local Block* block;
 
 // All lanes of `mask` meet; every one hands in `bytes` and gets those of all 32 (undefined for the others).
+// What they did to memory before is not there for the others yet: for that they meet in WarpBarrier.
 const void* Exchange(unsigned mask, const void* mine, size_t bytes);
+void WarpBarrier(unsigned mask);
 void BlockBarrier();
 void WaitForEarlier();
 // What the block did so far is before what blocks do that come behind here and take it.
@@ -80,10 +82,7 @@ bool TakeCopy(unsigned groups, Copy* copy);
 
 // ---- the language ----
 inline void __syncthreads() { kvc::emu::BlockBarrier(); }
-inline void __syncwarp(unsigned mask = ~0u) {
-  char none = 0;
-  kvc::emu::Exchange(mask, &none, 1);
-}
+inline void __syncwarp(unsigned mask = ~0u) { kvc::emu::WarpBarrier(mask); }
 
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int from) {
