@@ -286,7 +286,7 @@ bool RunGrid(const Started& started, const std::function<void()>& kernel) {
   bool good = true;
   current = &OfThread();
 #if defined(KVC_EMU_RACES)
-  races::BeginLaunch(started, current->stacks(),
+  races::BeginLaunch(started, current->stacks(), current->handed(),
                      {reinterpret_cast<uintptr_t>(at), reinterpret_cast<uintptr_t>(at) + shared});
 #endif
   for (unsigned i = 0; i < n && good; ++i) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "tests/emu/emulator.h"
 
@@ -32,7 +33,8 @@ struct Party {
   uint32_t place = 0;  // in the program, of the last of them
 };
 
-enum Kind { kReads, kWrites, kAtomics, kKinds };
+// kMoreReads: of a launch that is not behind the one whose reads the byte has already.
+enum Kind { kReads, kWrites, kAtomics, kMoreReads, kKinds };
 struct Page {
   std::array<std::unique_ptr<std::array<Party, kPageBytes>>, kKinds> parties;
   Party* Of(Kind kind, uintptr_t at) const {
@@ -48,11 +50,13 @@ struct Page {
 struct Detector {
   std::unordered_map<uintptr_t, Page> pages;
   uint32_t launch = 0;
-  uint32_t chain = 1;  // the first launch that may not have ended when this one begins
+  std::vector<uint32_t> streams = {0};  // of all launches
+  Order* stream = nullptr;
+  std::shared_ptr<const Ended> known = std::make_shared<Ended>();  // to the host
   bool on = false;
   std::set<uint32_t> apart;  // launches in front of this one that it does not come behind
   const char* kernel = nullptr;
-  Range stacks, shared, own;
+  Range stacks, handed, shared, own;
   uintptr_t program = 0;
   std::set<std::pair<uint32_t, uint32_t>> told;
   int found = 0;
@@ -68,6 +72,13 @@ struct Detector {
     const auto at = blocks->second.find(a.block);
     return at != blocks->second.end() && a.barriers < at->second;
   }
+  // Whether another launch had ended before what the thread does.
+  bool HasEnded(uint32_t other) const {
+    if (other == 0) return true;
+    if (apart.count(other) != 0) return false;
+    const uint32_t of = streams[other];
+    return (self->waited && of == stream->number) || stream->ended.Has(of, other);
+  }
 };
 
 Detector& The() {
@@ -77,8 +88,7 @@ Detector& The() {
 
 // Whether `a` happened before `me`, an access of now. per_block: memory that every block has for itself.
 bool Before(const Party& a, const Party& me, bool per_block) {
-  if (a.launch != me.launch)
-    return per_block || ((self->waited || a.launch < The().chain) && The().apart.count(a.launch) == 0);
+  if (a.launch != me.launch) return per_block || The().HasEnded(a.launch);
   if (a.block != me.block) return per_block || The().IsEarlier(a, me.block);
   if (a.barriers != me.barriers) return true;
   if (a.warp != me.warp) return false;
@@ -112,7 +122,10 @@ std::string Place(uint32_t place) {
 }
 
 std::string Who(const Party& a) {
-  if (a.launch != The().launch) return "a kernel in front of it that may not have ended";
+  const Detector& d = The();
+  if (a.launch != d.launch)
+    return d.streams[a.launch] == d.stream->number ? "a kernel in front of it that may not have ended"
+                                                   : "a kernel of another stream that may not have ended";
   if (a.block == kManyBlocks) return "several blocks";
   std::string text = "block " + std::to_string(a.block);
   if (a.warp == kManyWarps) return text + ", several warps";
@@ -121,7 +134,7 @@ std::string Who(const Party& a) {
 }
 
 void Tell(const Party& a, Kind kind, const Party& me, Kind mine, uintptr_t at, bool per_block) {
-  static const char* const kNames[] = {"read", "written", "added to"};
+  static const char* const kNames[] = {"read", "written", "added to", "read"};
   Detector& d = The();
   ++d.found;
   if (!d.told.insert({a.place, me.place}).second) return;
@@ -131,14 +144,15 @@ void Tell(const Party& a, Kind kind, const Party& me, Kind mine, uintptr_t at, b
 }
 
 void AccessByte(Page* page, uintptr_t at, Kind kind, const Party& me, bool per_block) {
-  for (const Kind other : {kReads, kWrites, kAtomics}) {
-    if (other == kind && kind != kWrites) continue;
+  for (const Kind other : {kReads, kWrites, kAtomics, kMoreReads}) {
+    if (kind != kWrites && (other == kind || (kind == kReads && other == kMoreReads))) continue;
     Party* a = page->Of(other, at);
     if (a == nullptr) continue;
     if (!Before(*a, me, per_block)) Tell(*a, other, me, kind, at, per_block);
     if (kind == kWrites) a->launch = 0;
   }
   Party* a = page->Make(kind, at);
+  if (kind == kReads && a->launch != me.launch && !Before(*a, me, per_block)) a = page->Make(kMoreReads, at);
   if (Before(*a, me, per_block)) {
     *a = me;
   } else if (a->launch == me.launch) {
@@ -149,7 +163,7 @@ void AccessByte(Page* page, uintptr_t at, Kind kind, const Party& me, bool per_b
 void Access(const void* address, size_t n, Kind kind, const void* from) {
   Detector& d = The();
   const uintptr_t first = reinterpret_cast<uintptr_t>(address);
-  if (!d.on || self == nullptr || d.stacks.holds(first)) return;
+  if (!d.on || self == nullptr || d.stacks.holds(first) || d.handed.holds(first)) return;
   const bool per_block = d.shared.holds(first) || d.own.holds(first);
   const Party me = {d.launch,
                     block->number,
@@ -179,22 +193,68 @@ int OfProgram(dl_phdr_info* info, size_t, void* out) {
 
 }  // namespace
 
-void BeginLaunch(const Started& started, Range stacks, Range shared) {
+bool Ended::Has(uint32_t stream, uint32_t launch) const {
+  const auto last = of.find(stream);
+  return launch <= all || (last != of.end() && launch <= last->second);
+}
+void Ended::Join(const Ended& other) {
+  all = std::max(all, other.all);
+  for (const auto& [stream, launch] : other.of) of[stream] = std::max(of[stream], launch);
+}
+
+std::shared_ptr<const Ended> KnownToHost() { return The().known; }
+void HostWaitsFor(const Ended& ended) {
+  auto known = std::make_shared<Ended>(*The().known);
+  known->Join(ended);
+  The().known = std::move(known);
+}
+void HostWaitsForAll() { HostWaitsFor({The().launch, {}}); }
+void BeginTask(Order* stream, const std::shared_ptr<const Ended>& known) {
+  The().stream = stream;
+  stream->ended.Join(*known);
+}
+void EndChain(Order* stream) { stream->ended.of[stream->number] = The().launch; }
+Ended SoFar(const Order& stream) {
+  Ended ended = stream.ended;
+  ended.of[stream.number] = The().launch;
+  return ended;
+}
+
+void Forget(const void* from, size_t bytes) {
+  Detector& d = The();
+  const uintptr_t first = reinterpret_cast<uintptr_t>(from), end = first + bytes;
+  for (uintptr_t at = first; at < end;) {
+    const uintptr_t begin = at, next = std::min(end, (at / kPageBytes + 1) * kPageBytes);
+    const auto page = d.pages.find(at / kPageBytes);
+    at = next;
+    if (page == d.pages.end()) continue;
+    if (next - begin == kPageBytes) {
+      d.pages.erase(page);
+      continue;
+    }
+    for (uintptr_t byte = begin; byte < next; ++byte) {
+      for (int kind = 0; kind < kKinds; ++kind) {
+        if (Party* a = page->second.Of(static_cast<Kind>(kind), byte)) a->launch = 0;
+      }
+    }
+  }
+}
+
+void BeginLaunch(const Started& started, Range stacks, Range handed, Range shared) {
   Detector& d = The();
   ++d.launch;
+  d.streams.push_back(d.stream->number);
   d.apart.clear();
   if (GraphRun* run = started.run.get()) {
     run->numbers[started.step] = d.launch;
     for (const size_t step : run->apart[started.step]) d.apart.insert(run->numbers[step]);
   }
   // What one kernel waited for has ended, unless another may still be running beside it.
-  if (!started.early && d.apart.empty()) d.chain = d.launch;
-  d.kernel = started.name, d.stacks = stacks, d.shared = shared, d.found = 0, d.on = true;
+  if (!started.early && d.apart.empty()) d.stream->ended.of[d.stream->number] = d.launch - 1;
+  d.kernel = started.name, d.stacks = stacks, d.handed = handed, d.shared = shared, d.found = 0, d.on = true;
   d.told.clear(), d.released.clear(), d.earlier.clear();
   ::dl_iterate_phdr(OfProgram, &d);
 }
-
-void EndChain() { The().chain = The().launch + 1; }
 
 void Release(const void* at) {
   if (The().on) The().released[at][block->number] = block->barriers;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "tests/emu/emulator.h"
@@ -265,6 +266,111 @@ TEST_P(RacesTest, OfKernelsThatBeginEarly) {
       behind(blocks_write_bytes, reads_early<false>,
              [this] { EXPECT_EQ(cudaSuccess, KVC_LAUNCH(writes, dim3(1), dim3(32), 0, nullptr, memory())); }),
       "written by a kernel in front of it"));
+}
+
+// Streams follow each other where one waits for an event of the other, or the host waits between.
+template <int kTo>
+__global__ void reads_into(int32_t* x) {
+  x[kTo + ThreadOfBlock()] = x[ThreadOfBlock()];
+}
+class StreamRacesTest : public RacesTest {
+ protected:
+  void SetUp() override {
+    RacesTest::SetUp();
+    cudaStreamSynchronize(nullptr);
+    for (cudaStream_t& stream : streams_)
+      ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (cudaEvent_t& event : events_)
+      ASSERT_EQ(cudaSuccess, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  }
+  void TearDown() override {
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+    RacesTest::TearDown();
+  }
+  template <typename Kernel>
+  void Launch(Kernel* kernel, int stream) {
+    const cudaError_t e = KVC_LAUNCH(kernel, dim3(1), dim3(32), 0, streams_[stream], memory());
+    EXPECT_TRUE(e == cudaSuccess || emu::GetOptions().eager);
+  }
+  void Follow(int stream, int other, int event = 0) {
+    cudaEventRecord(events_[event], streams_[other]);
+    cudaStreamWaitEvent(streams_[stream], events_[event], 0);
+  }
+  // What is said when all streams have done what is issued.
+  std::string Said(const std::function<void()>& issue) {
+    testing::internal::CaptureStderr();
+    issue();
+    for (cudaStream_t stream : streams_) cudaStreamSynchronize(stream);
+    emu::Recover();
+    return testing::internal::GetCapturedStderr();
+  }
+  // A kernel writes in the first stream, another one the same in the second.
+  std::string Between(const std::function<void()>& between) {
+    return Said([&] { Launch(writes, 0), between(), Launch(writes, 1); });
+  }
+  cudaStream_t streams_[3];
+  cudaEvent_t events_[2];
+};
+INSTANTIATE_TEST_SUITE_P(Orders, StreamRacesTest, testing::Values(0, 1, 2));
+
+constexpr char kWrittenElsewhere[] = "written by a kernel of another stream";
+constexpr char kReadElsewhere[] = "read by a kernel of another stream";
+
+TEST_P(StreamRacesTest, OfStreamsThatDoNotFollow) {
+  EXPECT_TRUE(Has(Between([] {}), kWrittenElsewhere));
+  EXPECT_EQ("", Between([this] { Follow(1, 0); }));
+  EXPECT_TRUE(Has(Between([this] { Follow(0, 1); }), kWrittenElsewhere));
+  // By way of a third one, and of what the other one did before that.
+  EXPECT_EQ("", Between([this] { Follow(2, 0), Follow(1, 2, 1); }));
+  EXPECT_EQ("", Between([this] { Follow(1, 0), Launch(looks_away, 0); }));
+  EXPECT_TRUE(Has(Between([this] { Follow(1, 0), Launch(writes, 0); }), kWrittenElsewhere));
+  // A copy is in order with its own stream alone.
+  EXPECT_TRUE(
+      Has(Between([this] { cudaMemsetAsync(memory() + 1024, 0, 4, streams_[1]); }), kWrittenElsewhere));
+}
+
+TEST_P(StreamRacesTest, OfStreamsBetweenWhichTheHostWaits) {
+  EXPECT_EQ("", Between([this] { cudaStreamSynchronize(streams_[0]); }));
+  EXPECT_EQ("", Between([] { cudaDeviceSynchronize(); }));
+  EXPECT_TRUE(Has(Between([this] { cudaStreamSynchronize(streams_[1]); }), kWrittenElsewhere));
+  EXPECT_EQ("", Between([this] {
+              cudaEventRecord(events_[0], streams_[0]);
+              Launch(looks_away, 0);
+              cudaEventSynchronize(events_[0]);
+            }));
+  EXPECT_TRUE(Has(Between([this] {
+                    cudaEventRecord(events_[0], streams_[0]);
+                    Launch(writes, 0);
+                    cudaEventSynchronize(events_[0]);
+                  }),
+                  kWrittenElsewhere));
+  // When the host waits for the first, the second is on its way already.
+  EXPECT_TRUE(Has(Said([this] {
+                    Launch(writes, 0), Launch(writes, 1);
+                    cudaStreamSynchronize(streams_[0]);
+                  }),
+                  kWrittenElsewhere));
+}
+
+TEST_P(StreamRacesTest, OfReadsInSeveralStreams) {
+  emu::GetOptions().eager = true;  // both reads come before the write
+  const auto read_in_two = [this] { Launch(reads_into<64>, 0), Launch(reads_into<128>, 1); };
+  EXPECT_EQ("", Said(read_in_two));
+  for (const int stream : {0, 1}) {
+    EXPECT_TRUE(Has(Said([&] { read_in_two(), Launch(writes, stream); }), kReadElsewhere)) << stream;
+    EXPECT_EQ("", Said([&] { read_in_two(), Follow(stream, 1 - stream), Launch(writes, stream); })) << stream;
+  }
+}
+
+// Memory that is freed and taken again is not what it was.
+TEST_P(StreamRacesTest, NotOfMemoryThatIsNew) {
+  EXPECT_EQ("", Said([this] {
+              Launch(writes, 0);
+              cudaFree(memory_);
+              ASSERT_EQ(cudaSuccess, cudaMalloc(&memory_, 1 << 14));
+              Launch(writes, 1);
+            }));
 }
 
 }  // namespace

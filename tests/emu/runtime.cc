@@ -26,14 +26,17 @@ struct CUstream_st {
   struct Task {
     std::function<void()> run;
     bool kernel;
+    std::shared_ptr<const kvc::emu::races::Ended> known;  // to the host when it was issued
   };
   std::deque<Task> tasks;
   uint64_t issued = 0, done = 0;
   int device = 0;
+  kvc::emu::races::Order order;
 };
 struct CUevent_st {
   CUstream_st* stream = nullptr;
   uint64_t at = 0;
+  std::shared_ptr<kvc::emu::races::Ended> ended;  // when it was reached
 };
 
 namespace kvc::emu {
@@ -116,29 +119,34 @@ CUstream_st* Of(cudaStream_t s) {
   return &The().null_stream;
 }
 
-// For kernels that may begin early (races.h).
-void EndChain() {
-#if defined(KVC_EMU_RACES)
-  races::EndChain();
-#endif
-}
 void DrainTo(CUstream_st* s, uint64_t at) {
   while (s->done < at) {
     const CUstream_st::Task task = std::move(s->tasks.front());
     s->tasks.pop_front();
+    if constexpr (races::kOn) races::BeginTask(&s->order, task.known);
     task.run();
     ++s->done;
-    if (!task.kernel) EndChain();
+    if constexpr (races::kOn) {
+      if (!task.kernel) races::EndChain(&s->order);
+    }
   }
 }
 void Drain(CUstream_st* s) { DrainTo(s, s->issued); }
 void WaitFor(CUstream_st* s) {
   Drain(s);
-  EndChain();
+  if constexpr (races::kOn) races::HostWaitsFor(races::SoFar(s->order));
 }
 void DrainAll() {
   for (auto& s : The().streams) Drain(s.first);
   Drain(&The().null_stream);
+}
+void WaitForAll() {
+  DrainAll();
+  if constexpr (races::kOn) races::HostWaitsForAll();
+}
+// Nobody has accessed memory that is new.
+void NoteNew([[maybe_unused]] const void* at, [[maybe_unused]] size_t bytes) {
+  if constexpr (races::kOn) races::Forget(at, bytes);
 }
 
 // What a call that takes or frees memory or asks how far streams are says first: such calls are barred from
@@ -153,10 +161,23 @@ cudaError_t MayDisturb() {
 
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> run, bool kernel = false) {
   CUstream_st* s = Of(stream);
-  s->tasks.push_back({std::move(run), kernel});
+  s->tasks.push_back({std::move(run), kernel, {}});
+  if constexpr (races::kOn) s->tasks.back().known = races::KnownToHost();
   ++s->issued;
   if (GetOptions().eager) Drain(s);
   return The().error;
+}
+
+// What has ended where the event is, for those who wait for it. It parts no chain of kernels.
+void NoteOrder(CUevent_st* e) {
+  if constexpr (races::kOn) {
+    CUstream_st* s = e->stream;
+    e->ended = std::make_shared<races::Ended>();
+    s->tasks.push_back(
+        {[s, ended = e->ended] { *ended = races::SoFar(s->order); }, true, races::KnownToHost()});
+    e->at = ++s->issued;
+    if (GetOptions().eager) Drain(s);
+  }
 }
 
 bool Within(const std::map<uintptr_t, size_t>& blocks, const void* at) {
@@ -246,6 +267,7 @@ CUresult Map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocationHandle 
   void* fixed = ::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (fixed == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  NoteNew(fixed, bytes);
   The().mapped[at] = {handle, bytes};
   ++The().physical[handle].maps;
   return CUDA_SUCCESS;
@@ -312,7 +334,7 @@ int CurrentContext() { return contexts.n == 0 ? -1 : contexts.Device(); }
 
 void Recover() {
   const Lock lock(The().mutex);
-  DrainAll();
+  WaitForAll();
   The().error = cudaSuccess;
 }
 
@@ -419,6 +441,7 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
   if (at == nullptr) return cudaErrorMemoryAllocation;
   std::memset(at, 0xff, bytes);
   The().used += static_cast<int64_t>(bytes);
+  kvc::emu::NoteNew(at, bytes);
   The().device[reinterpret_cast<uintptr_t>(at)] = bytes;
   *out = at;
   return cudaSuccess;
@@ -441,6 +464,7 @@ cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
   if (!kvc::emu::Admits(kvc::emu::Call::kPin)) return cudaErrorMemoryAllocation;
   void* at = ::operator new (bytes, std::align_val_t{256}, std::nothrow);
   if (at == nullptr) return cudaErrorMemoryAllocation;
+  kvc::emu::NoteNew(at, bytes);
   The().pinned[reinterpret_cast<uintptr_t>(at)] = bytes;
   *out = at;
   return cudaSuccess;
@@ -497,8 +521,12 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   const InContext call;
-  return Enqueue(s, [stream = e->stream, at = e->at] {
+  CUstream_st* waits = s == nullptr ? &The().null_stream : s;
+  return Enqueue(s, [waits, stream = e->stream, at = e->at, ended = e->ended] {
     if (stream != nullptr) kvc::emu::DrainTo(stream, at);
+    if constexpr (kvc::emu::races::kOn) {
+      if (ended != nullptr) waits->order.ended.Join(*ended);
+    }
   });
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
@@ -515,8 +543,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 }
 cudaError_t cudaDeviceSynchronize() {
   const InContext call;
-  kvc::emu::DrainAll();
-  kvc::emu::EndChain();
+  kvc::emu::WaitForAll();
   return The().error;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
@@ -526,11 +553,15 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   const InContext call;
   e->stream = kvc::emu::Of(s), e->at = e->stream->issued;
+  kvc::emu::NoteOrder(e);
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   const InContext call;
   if (e->stream != nullptr) kvc::emu::DrainTo(e->stream, e->at);
+  if constexpr (kvc::emu::races::kOn) {
+    if (e->ended != nullptr) kvc::emu::races::HostWaitsFor(*e->ended);
+  }
   return kvc::emu::MayDisturb();
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
