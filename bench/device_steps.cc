@@ -113,7 +113,7 @@ void PagesTakenAndGivenBack(DeviceBench* bench) {
   PageArenas arenas(bench->device(), std::make_shared<MemoryMeter>(0));
   const std::shared_ptr<PageArena> arena = Taken(arenas.Of(kPage));
   std::vector<int32_t> ids;
-  bench->Measure(name, 0, 0, [&] {
+  bench->Measure(name, 0, static_cast<double>(bytes), [&] {
     Check(arena->Take(static_cast<int32_t>(bytes / kPage), &ids));
     arena->Release(ids.data(), ids.size());
     ids.clear();

@@ -5,7 +5,7 @@
 namespace kvc::bench {
 
 // Pages of 8 KiB taken and given back, 32 MiB of them, as a layer of the 8B shape keeps 8,192 tokens: what a
-// device's memory takes to come and go. Their contents are not touched.
+// device's memory takes to come and go. Bytes: those of the pages, whose contents are not touched.
 void PagesTakenAndGivenBack(DeviceBench* bench);
 // store, load and step of 8,192 entries by type of page, in as many layers as no cache of the device holds.
 void CacheOperations(DeviceBench* bench);
