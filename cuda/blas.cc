@@ -91,7 +91,8 @@ Blas::Blas(const Context& context, const Tuning& tuning)
 }
 
 Blas::~Blas() {
-  if (library_ != nullptr) functions_.destroy(library_);
+  const Current current(context_);
+  if (library_ != nullptr && current.ok()) functions_.destroy(library_);
 }
 
 // It stays loaded: what it has put into the context goes with the process.

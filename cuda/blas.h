@@ -35,7 +35,6 @@ class Blas {
   // KVC_CUDA_BLAS, KVC_CUDA_DECODE and KVC_CUBLASLT in the environment are read now.
   Blas(const Context& context, const Tuning& tuning);
   ~Blas();
-  void Abandon() { library_ = nullptr; }  // in a process that may not touch it
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 

@@ -24,8 +24,7 @@ bool Find(const char* name, F* function) {
   return found != nullptr;
 }
 
-std::atomic<bool> used{false};  // a context was asked for, in this process or a parent
-std::atomic<uint32_t> used_at{0};
+std::atomic<int64_t> used_at{-1};  // ForkCount() when a context was first asked for; -1: none was
 
 }  // namespace
 
@@ -55,11 +54,14 @@ Status Check(cudaError_t e, const char* what) {
   return Error(code, "%s: %s", what, cudaGetErrorString(e));
 }
 
-bool ForkedFromUser() { return used.load() && used_at.load() != ForkCount(); }
+bool ForkedFromUser() {
+  const int64_t at = used_at.load();
+  return at >= 0 && at != ForkCount();
+}
 
 Status Context::Retain(const Driver* driver, int number, Context* out) {
-  out->born = ForkCount();
-  if (!used.load()) used_at = out->born, used = true;
+  int64_t none = -1;
+  used_at.compare_exchange_strong(none, ForkCount());
   CUdevice device = 0;
   CUresult e = driver->init(0);
   if (e == CUDA_SUCCESS) e = driver->device(&device, number);
@@ -68,10 +70,9 @@ Status Context::Retain(const Driver* driver, int number, Context* out) {
   return Check(e, "the device");
 }
 
-Current::Current(const Context& context)
-    : driver_(context.driver), in_child_(driver_ != nullptr && context.born != ForkCount()) {
+Current::Current(const Context& context) : driver_(context.driver) {
   if (driver_ == nullptr) return;
-  error_ = in_child_ ? CUDA_ERROR_NOT_INITIALIZED : driver_->push(context.handle);
+  error_ = ForkedFromUser() ? CUDA_ERROR_NOT_INITIALIZED : driver_->push(context.handle);
   if (ok()) driver_->exchange_capture_mode(&own_mode_);
 }
 
@@ -83,7 +84,8 @@ Current::~Current() {
 }
 
 Status Current::status() const {
-  if (in_child_) return Error(Code::kDevice, "a process cannot go on with a GPU that its parent opened");
+  if (!ok() && ForkedFromUser())
+    return Error(Code::kDevice, "a process cannot go on with a GPU that its parent opened");
   return Check(error_, "the device");
 }
 

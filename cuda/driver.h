@@ -4,8 +4,6 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include <cstdint>
-
 #include "lib/base/status.h"
 
 namespace kvc::cuda {
@@ -45,12 +43,12 @@ inline Status Check(CUresult e, const char* what) { return Check(static_cast<cud
 struct Context {
   const Driver* driver = nullptr;
   CUcontext handle = nullptr;
-  uint32_t born = 0;  // ForkCount() when it was retained
   // Retained for good, as the runtime does it: what it has loaded lies in there.
   static Status Retain(const Driver* driver, int device, Context* out);
 };
 
-// Whether the process that asked for a context first was a parent of this one: CUDA does not work in a child.
+// Whether the process that asked for a context first was a parent of this one: CUDA does not work in a child,
+// so contexts are all of that process.
 bool ForkedFromUser();
 
 // For the time of its life the context is the thread's, whose own one it has again afterwards, or none:
@@ -69,7 +67,6 @@ class Current {
 
  private:
   const Driver* const driver_;
-  const bool in_child_;
   CUresult error_ = CUDA_SUCCESS;
   CUstreamCaptureMode own_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };

@@ -57,8 +57,6 @@ cudaError_t LaunchEarly(const Launch& launch, void** params, cudaStream_t stream
 
 LaunchGraphs::LaunchGraphs(const LaunchTraits& traits)
     : enabled_(traits.graphs), early_(traits.early && kHasEarlyEdges) {}
-LaunchGraphs::~LaunchGraphs() { Clear(); }
-
 void LaunchGraphs::Clear() {
   for (Graph& graph : graphs_) Destroy(&graph);
   graphs_.clear();

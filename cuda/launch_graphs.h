@@ -28,8 +28,6 @@ struct LaunchTraits {
 class LaunchGraphs {
  public:
   explicit LaunchGraphs(const LaunchTraits& traits);
-  ~LaunchGraphs();
-  void Abandon() { graphs_.clear(); }  // in a process that may not touch them
   LaunchGraphs(const LaunchGraphs&) = delete;
   LaunchGraphs& operator=(const LaunchGraphs&) = delete;
 
@@ -40,7 +38,8 @@ class LaunchGraphs {
   cudaError_t Run(cudaStream_t stream, int32_t piece, LaunchList* list, const PacketCopy& copy,
                   const char** what);
 
-  void Clear();  // when none of them runs
+  // When none of them runs, before this goes: it may have to go where the device cannot be asked.
+  void Clear();
 
   int64_t n_replayed() const { return n_replayed_; }  // pieces that were a graph
 

@@ -162,7 +162,6 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
 
 CudaDevice::~CudaDevice() {
   const Current current(context_);
-  if (!current.ok()) blas_->Abandon();
   blas_.reset();
   for (cudaStream_t stream : {stream_, side_}) {
     if (stream != nullptr && current.ok()) cudaStreamDestroy(stream);
@@ -222,15 +221,12 @@ int64_t CudaDevice::Reserve(int64_t bytes, DeviceBytes* out) {
   if (cudaMemGetInfo(&free, &total) == cudaSuccess && total > 0)
     bytes = std::min<int64_t>(bytes, static_cast<int64_t>(total));
   const auto half = [granule](int64_t n) { return n / 2 / granule * granule; };
-  bool scarce = false;
-  for (bytes = (bytes + granule - 1) / granule * granule; bytes >= granule; bytes = half(bytes)) {
+  const int64_t wanted = (bytes + granule - 1) / granule * granule;
+  for (bytes = wanted; bytes >= granule; bytes = half(bytes)) {
     CUdeviceptr at = 0;
-    if (driver_.reserve(&at, static_cast<size_t>(bytes), 0, 0, 0) != CUDA_SUCCESS) {
-      scarce = true;
-      continue;
-    }
+    if (driver_.reserve(&at, static_cast<size_t>(bytes), 0, 0, 0) != CUDA_SUCCESS) continue;
     // Where addresses are scarce (a Jetson has some ten GiB of them) the next arena wants its part too.
-    if (scarce && half(bytes) >= granule) {
+    if (bytes < wanted && half(bytes) >= granule) {
       driver_.free(at, static_cast<size_t>(bytes));
       bytes = half(bytes);
       if (driver_.reserve(&at, static_cast<size_t>(bytes), 0, 0, 0) != CUDA_SUCCESS) continue;

@@ -22,7 +22,6 @@ Status CudaStream::Create(cudaStream_t stream) {
 
 CudaStream::~CudaStream() {
   const Current current(context_);
-  if (!current.ok()) graphs_.Abandon();
   if (stream_ == nullptr || !current.ok()) return;
   cudaStreamSynchronize(stream_);
   graphs_.Clear();
