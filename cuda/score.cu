@@ -304,10 +304,8 @@ __global__ void __launch_bounds__(kLineThreads) score_lines(const ScoreParams p)
   for (int32_t i = p.first; i < p.end; ++i) lines.Do(p.program.code[i]);
 }
 
-// Needs what other heads, or rows, left.
-bool BeginsLaunch(ScoreOp op) {
-  return op == ScoreOp::kRows || op == ScoreOp::kLayerMean || op == ScoreOp::kHistory || IsOfKeys(op);
-}
+// Needs a kernel of its own, or what one has left.
+bool BeginsLaunch(ScoreOp op) { return op == ScoreOp::kRows || op == ScoreOp::kHistory || IsOfKeys(op); }
 
 int32_t RowsUsed(const ScoreShape& s) { return std::min(s.program->rows.n_rows, s.n_rows); }
 
@@ -390,9 +388,8 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
       KVC_RETURN_IF_ERROR(Check(NormaliseRows(plain, stream), "scores"));
     }
     int32_t end = at + 1;
-    const bool others_read = op == ScoreOp::kLayerMean;
     while (end < program.n && !BeginsLaunch(program.code[end].op) &&
-           !(others_read && ChangesQ(program.code[end].op)))
+           !WaitsForAllHeads(op, program.code[end].op))
       ++end;
     p.first = at, p.end = end;
     KVC_RETURN_IF_ERROR(

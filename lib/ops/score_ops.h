@@ -98,9 +98,12 @@ enum class ScoreOp : uint8_t {
   kRestLast,            // dst of an entry that stands for others is -inf, of all others more (2.25)
 };
 
-// Whether a head changes its Q by it, while others may be further back, or ahead: not where they still read
-// that (kLayerMean).
-constexpr bool ChangesQ(ScoreOp op) { return op >= ScoreOp::kMeanQ && op <= ScoreOp::kPoolQ; }
+// Whether all heads have to be through `first`, and what came behind it, before one of them begins `op`: a
+// mean of the layer reads the Q of all, which a head may change only when nobody reads it any more.
+constexpr bool WaitsForAllHeads(ScoreOp first, ScoreOp op) {
+  return op == ScoreOp::kLayerMean ||
+         (first == ScoreOp::kLayerMean && op >= ScoreOp::kMeanQ && op <= ScoreOp::kPoolQ);
+}
 
 struct ScoreInstr {
   ScoreOp op;

@@ -49,9 +49,7 @@ class Program {
         continue;
       }
       int32_t end = at + 1;  // up to the next instruction that is over all heads, or needs what all have done
-      const bool others_read = p.code[at].op == ScoreOp::kLayerMean;
-      while (end < p.n && !OverAllHeads(p.code[end].op) && p.code[end].op != ScoreOp::kLayerMean &&
-             !(others_read && ChangesQ(p.code[end].op)))
+      while (end < p.n && !OverAllHeads(p.code[end].op) && !WaitsForAllHeads(p.code[at].op, p.code[end].op))
         ++end;
       pool_->ParallelFor(kv_.n_kv_heads, [&](int64_t g, int thread) {
         for (int32_t i = at; i < end; ++i) Do(p.code[i], static_cast<int32_t>(g), thread);
