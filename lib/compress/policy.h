@@ -57,10 +57,10 @@ struct Policy {
     return !keeps_all() && scorer->reading != nullptr && Flag(OptionId::kOnce);
   }
   bool wants_head_scores() const;  // for its budgets, or for its heads' precisions
-  bool endless() const {  // positions are counted in slots, of which there are never more
+  bool endless() const {           // positions are counted in slots, of which there are never more
     return !keeps_all() && decode == DecodeMode::kStep && positions == PositionMode::kInCache;
   }
-  bool reads_by_steps() const;     // prompts beyond the budget: a token at a time (methods.md 2.9, 2.15)
+  bool reads_by_steps() const;  // prompts beyond the budget: a token at a time (methods.md 2.9, 2.15)
 };
 
 // kNotFound: unknown method, with the nearest name. kInvalid: unknown key (with the nearest), value out of

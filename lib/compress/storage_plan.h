@@ -16,7 +16,7 @@ struct ModelShape {
   std::vector<int32_t> windows;
   int32_t max_tokens = 0;      // of a session; 0: any number
   int32_t trained_tokens = 0;  // positions the model knows; 0: any number
-  int32_t page_slots = 0;  // of a cache that has pages already; 0: as the budget wants them
+  int32_t page_slots = 0;      // of a cache that has pages already; 0: as the budget wants them
   int32_t group() const { return n_heads / n_kv_heads; }
   int32_t n_kv_heads_total() const { return n_layers * n_kv_heads; }
 };
