@@ -14,15 +14,20 @@ namespace kvc::emu {
 // to start something, and to copy.
 enum class Call { kAllocate, kPin, kCommit, kLaunchGraph, kLaunch, kCopy, kCount };
 
+int64_t FromEnvironment(const char* variable, int64_t otherwise);
 // KVC_EMU_CAPABILITY, else 90.
 int UsualCapability();
 
+// What no test sets is as the environment says, else as it stands here.
 struct Options {
-  int order = 0;                      // of blocks and warps: 0 as numbered, 1 backward, 2 scattered
-  bool eager = false;                 // kernels run when they are launched instead of when somebody waits
-  int64_t memory = int64_t{8} << 30;  // of the device
-  int64_t granule = 64 << 10;         // of what comes and goes behind addresses: 2 MiB on today's GPUs
-  int multiprocessors = 8;
+  // Of blocks and warps: 0 as numbered, 1 backward, 2 scattered.
+  int order = static_cast<int>(FromEnvironment("KVC_EMU_ORDER", 0));
+  // Kernels run when they are launched instead of when somebody waits.
+  bool eager = FromEnvironment("KVC_EMU_EAGER", 0) != 0;
+  int64_t memory = FromEnvironment("KVC_EMU_MEMORY", int64_t{8} << 30);  // of the device
+  // Of what comes and goes behind addresses: 2 MiB on today's GPUs.
+  int64_t granule = FromEnvironment("KVC_EMU_GRANULE", 64 << 10);
+  int multiprocessors = static_cast<int>(FromEnvironment("KVC_EMU_MULTIPROCESSORS", 8));
   int64_t addresses = int64_t{1} << 46;  // that can be reserved
   int64_t graphs = int64_t{1} << 62;     // that can still be made
   // What a program finds on the machine: CUDA's version of the driver (0: there is none) and of the program's
@@ -43,8 +48,7 @@ struct Options {
   int64_t refused_after = 0, refused_calls = 1;
   std::function<void(Call)> on_call;  // with every call of these kinds, before anything of it happens
 };
-// From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY, KVC_EMU_GRANULE and KVC_EMU_MULTIPROCESSORS in the
-// environment; tests may change it.
+// Tests may change it; `GetOptions() = {}` takes that back.
 Options& GetOptions();
 
 // Calls of the host so far.

@@ -1,104 +1,40 @@
 // The runtime of the emulated device. Streams are queues: nothing in them happens before somebody waits for
 // it, which is the latest that a device may take; what relied on more would see memory that was never
 // written. Memory is the host's, so AddressSanitizer sees every byte that a kernel has no business with.
-#include <cuda.h>
-
 #include <cstdio>
-#include <cstdlib>
-#include <deque>
-#include <map>
-#include <mutex>
+#include <cstring>
 #include <new>
 #include <string>
 #include <utility>
 
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/emu/emulator.h"
-#include "tests/emu/races.h"
-#include "tests/support/heap_pause.h"
-
-struct CUctx_st {
-  int device;
-};
-struct CUstream_st {
-  struct Task {
-    std::function<void()> run;
-    bool kernel;
-    std::shared_ptr<const kvc::emu::races::Ended> known;  // to the host when it was issued
-  };
-  std::deque<Task> tasks;
-  uint64_t issued = 0, done = 0;
-  int device = 0;
-  kvc::emu::races::Order order;
-};
-struct CUevent_st {
-  CUstream_st* stream = nullptr;
-  uint64_t at = 0;
-  std::shared_ptr<kvc::emu::races::Ended> ended;  // when it was reached
-};
+#include "tests/emu/machine.h"
 
 namespace kvc::emu {
-namespace {
 
-// Physical memory lives until nobody holds it and nothing is mapped to it.
-struct Physical {
-  size_t bytes;
-  bool held = true;
-  int maps = 0;
-};
-struct Mapping {
-  CUmemGenericAllocationHandle handle;
-  size_t bytes;
-};
-
-constexpr int kMostDevices = 8, kMostContexts = 8;
-
-// A thread's: contexts are a stack, and where it is empty the runtime makes that of `device`.
-struct Contexts {
-  CUctx_st* at[kMostContexts] = {};
-  int n = 0, device = 0;
-  int Device() const { return n > 0 ? at[n - 1]->device : device; }
-};
-thread_local Contexts contexts;
-thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-
+Contexts& GetContexts() {
+  thread_local Contexts contexts;
+  return contexts;
+}
+CUstreamCaptureMode& GetCaptureMode() {
+  thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  return mode;
+}
 CUctx_st* PrimaryOf(int device) {
+  constexpr int kMostDevices = 8;
   static CUctx_st all[kMostDevices];
   all[device].device = device;
   return &all[device];
 }
 
-struct Machine {
-  std::recursive_mutex mutex;
-  std::map<CUstream_st*, int> streams;
-  std::map<uintptr_t, size_t> device, pinned;  // blocks by address
-  std::map<CUmemGenericAllocationHandle, Physical> physical;
-  std::map<CUdeviceptr, size_t> reserved;
-  std::map<CUdeviceptr, Mapping> mapped;
-  CUmemGenericAllocationHandle next_handle = 1;
-  int64_t used = 0;
-  cudaError_t error = cudaSuccess;
-  pid_t process = 0;  // that has contexts: a child of it cannot go on with them
-  CUstream_st null_stream;
-};
-
 Machine& The() {
   static Machine* machine = new Machine();  // sessions may be closed as the process ends
   return *machine;
 }
-// A call of the runtime: one at a time. What it takes from the heap is a driver's business.
-class Lock {
- public:
-  explicit Lock(std::recursive_mutex& mutex) : guard_(mutex) {}
-
- private:
-  const std::lock_guard<std::recursive_mutex> guard_;
-  const test::HeapPause pause_;
-};
-
 bool Forked() { return The().process != 0 && The().process != ::getpid(); }
+
+namespace {
 
 // Such a call that needs a context: the thread has one from then on.
 class InContext {
@@ -106,7 +42,8 @@ class InContext {
   InContext() : lock_(The().mutex) {
     if (Forked()) The().error = cudaErrorInitializationError;
     if (The().process == 0) The().process = ::getpid();
-    if (contexts.n == 0) contexts.at[contexts.n++] = PrimaryOf(contexts.device);
+    Contexts& own = GetContexts();
+    if (own.n == 0) own.at[own.n++] = PrimaryOf(own.device);
   }
 
  private:
@@ -144,15 +81,10 @@ void WaitForAll() {
   DrainAll();
   if constexpr (races::kOn) races::HostWaitsForAll();
 }
-// Nobody has accessed memory that is new.
-void NoteNew([[maybe_unused]] const void* at, [[maybe_unused]] size_t bytes) {
-  if constexpr (races::kOn) races::Forget(at, bytes);
-}
-
 // What a call that takes or frees memory or asks how far streams are says first: such calls are barred from
 // every thread while one captures, but for threads that have said that it does not concern them.
 cudaError_t MayDisturb() {
-  if (GetOptions().capturing && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+  if (GetOptions().capturing && GetCaptureMode() != CU_STREAM_CAPTURE_MODE_RELAXED) {
     ++GetCalls().disturbing;
     return cudaErrorStreamCaptureUnsupported;
   }
@@ -187,150 +119,19 @@ bool Within(const std::map<uintptr_t, size_t>& blocks, const void* at) {
   --it;
   return p < it->first + it->second;
 }
-
-CUresult Init(unsigned) { return Forked() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS; }
-CUresult DeviceGet(CUdevice* out, int number) {
-  if (number < 0 || number >= GetOptions().devices) return CUDA_ERROR_INVALID_DEVICE;
-  *out = number;
-  return CUDA_SUCCESS;
-}
-CUresult PrimaryRetain(CUcontext* out, CUdevice device) {
-  *out = PrimaryOf(device);
-  return CUDA_SUCCESS;
-}
-CUresult PushCurrent(CUcontext context) {
-  if (Forked()) return CUDA_ERROR_NOT_INITIALIZED;
-  if (context == nullptr || contexts.n == kMostContexts) return CUDA_ERROR_INVALID_CONTEXT;
-  contexts.at[contexts.n++] = context;
-  return CUDA_SUCCESS;
-}
-CUresult PopCurrent(CUcontext* out) {
-  if (contexts.n == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  *out = contexts.at[--contexts.n];
-  return CUDA_SUCCESS;
-}
-CUresult ExchangeCaptureMode(CUstreamCaptureMode* mode) {
-  std::swap(*mode, capture_mode);
-  return CUDA_SUCCESS;
-}
-CUresult AddressReserve(CUdeviceptr* out, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
-  const Lock lock(The().mutex);
-  size_t reserved = bytes;
-  for (const auto& range : The().reserved) reserved += range.second;
-  if (reserved > static_cast<size_t>(GetOptions().addresses)) return CUDA_ERROR_OUT_OF_MEMORY;
-  void* at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  *out = reinterpret_cast<CUdeviceptr>(at);
-  The().reserved[*out] = bytes;
-  return CUDA_SUCCESS;
-}
-// Nothing may be mapped there any more.
-CUresult AddressFree(CUdeviceptr at, size_t bytes) {
-  const Lock lock(The().mutex);
-  const auto range = The().reserved.find(at);
-  if (range == The().reserved.end() || range->second != bytes) return CUDA_ERROR_INVALID_VALUE;
-  const auto mapped = The().mapped.lower_bound(at);
-  if (mapped != The().mapped.end() && mapped->first < at + bytes) return CUDA_ERROR_INVALID_VALUE;
-  The().reserved.erase(range);
-  ::munmap(reinterpret_cast<void*>(at), bytes);
-  return CUDA_SUCCESS;
-}
-CUresult Create(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp*,
-                unsigned long long) {
-  const Lock lock(The().mutex);
-  if (The().error != cudaSuccess) return CUDA_ERROR_LAUNCH_FAILED;
-  if (!Admits(Call::kCommit) || The().used + static_cast<int64_t>(bytes) > GetOptions().memory)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  The().used += static_cast<int64_t>(bytes);
-  *out = The().next_handle++;
-  The().physical[*out] = {bytes};
-  return CUDA_SUCCESS;
-}
-void FreeIfUnused(CUmemGenericAllocationHandle handle) {
-  const auto it = The().physical.find(handle);
-  if (it->second.held || it->second.maps > 0) return;
-  The().used -= static_cast<int64_t>(it->second.bytes);
-  The().physical.erase(it);
-}
-CUresult Release(CUmemGenericAllocationHandle handle) {
-  const Lock lock(The().mutex);
-  The().physical[handle].held = false;
-  FreeIfUnused(handle);
-  return CUDA_SUCCESS;
-}
-CUresult Map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
-  const Lock lock(The().mutex);
-  auto range = The().reserved.upper_bound(at);
-  if (range == The().reserved.begin() || The().mapped.count(at) != 0) return CUDA_ERROR_INVALID_VALUE;
-  --range;
-  if (at + bytes > range->first + range->second) return CUDA_ERROR_INVALID_VALUE;
-  void* fixed = ::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  if (fixed == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  NoteNew(fixed, bytes);
-  The().mapped[at] = {handle, bytes};
-  ++The().physical[handle].maps;
-  return CUDA_SUCCESS;
-}
-CUresult SetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc*, size_t) {
-  const Lock lock(The().mutex);
-  for (CUdeviceptr part = at; part < at + bytes;) {
-    const auto it = The().mapped.find(part);
-    if (it == The().mapped.end()) return CUDA_ERROR_INVALID_VALUE;
-    part += it->second.bytes;
-  }
-  return ::mprotect(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE) == 0
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_OUT_OF_MEMORY;
-}
-CUresult Unmap(CUdeviceptr at, size_t bytes) {
-  const Lock lock(The().mutex);
-  const auto it = The().mapped.find(at);
-  if (it == The().mapped.end() || it->second.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
-  // The driver waits for nobody: a kernel that comes later and reads it ends the process.
-  ::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  --The().physical[it->second.handle].maps;
-  FreeIfUnused(it->second.handle);
-  The().mapped.erase(it);
-  return CUDA_SUCCESS;
-}
-CUresult Granularity(size_t* out, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
-  if (!GetOptions().virtual_memory) return CUDA_ERROR_NOT_SUPPORTED;
-  *out = static_cast<size_t>(GetOptions().granule);
-  return CUDA_SUCCESS;
-}
-
-Options Read() {
-  Options o;
-  if (const char* order = std::getenv("KVC_EMU_ORDER")) o.order = std::atoi(order);
-  if (const char* eager = std::getenv("KVC_EMU_EAGER")) o.eager = std::atoi(eager) != 0;
-  if (const char* memory = std::getenv("KVC_EMU_MEMORY")) o.memory = std::atoll(memory);
-  if (const char* granule = std::getenv("KVC_EMU_GRANULE")) o.granule = std::atoll(granule);
-  if (const char* many = std::getenv("KVC_EMU_MULTIPROCESSORS")) o.multiprocessors = std::atoi(many);
-  return o;
-}
-
 }  // namespace
-
-int UsualCapability() {
-  const char* capability = std::getenv("KVC_EMU_CAPABILITY");
-  return capability == nullptr ? 90 : std::atoi(capability);
-}
-
-Options& GetOptions() {
-  static Options options = Read();
-  return options;
-}
 
 void Break() {
   const Lock lock(The().mutex);
   The().error = cudaErrorLaunchFailure;
 }
 
-int CaptureMode() { return capture_mode; }
+int CaptureMode() { return GetCaptureMode(); }
 
-int CurrentContext() { return contexts.n == 0 ? -1 : contexts.Device(); }
+int CurrentContext() {
+  const Contexts& own = GetContexts();
+  return own.n == 0 ? -1 : own.Device();
+}
 
 void Recover() {
   const Lock lock(The().mutex);
@@ -348,7 +149,7 @@ bool Refuses(const char* name, dim3 grid, dim3 dim, size_t shared, size_t most_s
 
 cudaError_t Launch(cudaStream_t stream, std::function<bool()> grid) {
   const InContext call;
-  if (stream != nullptr && stream->device != contexts.Device()) return cudaErrorInvalidResourceHandle;
+  if (stream != nullptr && stream->device != GetContexts().Device()) return cudaErrorInvalidResourceHandle;
   auto run = [grid = std::move(grid)] {
     if (The().error == cudaSuccess && !grid()) The().error = cudaErrorLaunchFailure;
   };
@@ -357,7 +158,6 @@ cudaError_t Launch(cudaStream_t stream, std::function<bool()> grid) {
 cudaError_t Launch(const Started& started, cudaStream_t stream, std::function<void()> kernel) {
   return Launch(stream, [=] { return RunGrid(started, kernel); });
 }
-
 }  // namespace kvc::emu
 
 using kvc::emu::Enqueue;
@@ -399,13 +199,13 @@ cudaError_t cudaGetDeviceCount(int* n) {
 }
 cudaError_t cudaSetDevice(int d) {
   if (d < 0 || d >= GetOptions().devices) return cudaErrorInvalidDevice;
-  kvc::emu::contexts.device = d;
-  const int top = kvc::emu::contexts.n == 0 ? kvc::emu::contexts.n++ : kvc::emu::contexts.n - 1;
-  kvc::emu::contexts.at[top] = kvc::emu::PrimaryOf(d);
+  kvc::emu::Contexts& own = kvc::emu::GetContexts();
+  own.device = d;
+  own.at[own.n == 0 ? own.n++ : own.n - 1] = kvc::emu::PrimaryOf(d);
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* d) {
-  *d = kvc::emu::contexts.Device();
+  *d = kvc::emu::GetContexts().Device();
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* v) {
@@ -508,7 +308,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
   const InContext call;
   *out = new (std::nothrow) CUstream_st();
   if (*out == nullptr) return cudaErrorMemoryAllocation;
-  (*out)->device = kvc::emu::contexts.Device();
+  (*out)->device = kvc::emu::GetContexts().Device();
   The().streams[*out] = 1;
   return cudaSuccess;
 }
@@ -572,28 +372,4 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
   delete e;
   return cudaSuccess;
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
-                                             cudaDriverEntryPointQueryResult* status) {
-  static const std::map<std::string, void*> kAll = {
-      {"cuInit", reinterpret_cast<void*>(kvc::emu::Init)},
-      {"cuDeviceGet", reinterpret_cast<void*>(kvc::emu::DeviceGet)},
-      {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(kvc::emu::PrimaryRetain)},
-      {"cuCtxPushCurrent", reinterpret_cast<void*>(kvc::emu::PushCurrent)},
-      {"cuCtxPopCurrent", reinterpret_cast<void*>(kvc::emu::PopCurrent)},
-      {"cuThreadExchangeStreamCaptureMode", reinterpret_cast<void*>(kvc::emu::ExchangeCaptureMode)},
-      {"cuMemAddressReserve", reinterpret_cast<void*>(kvc::emu::AddressReserve)},
-      {"cuMemAddressFree", reinterpret_cast<void*>(kvc::emu::AddressFree)},
-      {"cuMemCreate", reinterpret_cast<void*>(kvc::emu::Create)},
-      {"cuMemRelease", reinterpret_cast<void*>(kvc::emu::Release)},
-      {"cuMemMap", reinterpret_cast<void*>(kvc::emu::Map)},
-      {"cuMemSetAccess", reinterpret_cast<void*>(kvc::emu::SetAccess)},
-      {"cuMemUnmap", reinterpret_cast<void*>(kvc::emu::Unmap)},
-      {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(kvc::emu::Granularity)},
-  };
-  const auto it = kAll.find(name);
-  *function = it == kAll.end() ? nullptr : it->second;
-  *status = cudaDriverEntryPointSuccess;
-  return it == kAll.end() ? cudaErrorInvalidValue : cudaSuccess;
-}
-
 }  // extern "C"
