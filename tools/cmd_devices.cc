@@ -10,7 +10,7 @@ namespace kvc::tool {
 namespace {
 
 struct DevicesOptions {
-  bool json = false, measure = true;
+  bool json = false, unmeasured = false;
 };
 
 std::string Names(const Json& list) {
@@ -24,7 +24,7 @@ int Devices(const DevicesOptions& options) {
   for (int32_t i = 0; i < kvc_device_count(); ++i) {
     Json device = DeviceJson(i);
     double bytes_per_second = 0;
-    if (options.measure && device["available"].get<bool>()) {
+    if (!options.unmeasured && device["available"].get<bool>()) {
       Check(kvc_device_measure(i, &bytes_per_second), "cannot measure a device");
       device["bytes_per_second"] = bytes_per_second;
     }
@@ -52,8 +52,8 @@ int Devices(const DevicesOptions& options) {
 Action AddDevices(CLI::App* app) {
   const auto options = std::make_shared<DevicesOptions>();
   app->add_flag("--json", options->json, "one JSON list");
-  app->add_flag("--measure,!--no-measure", options->measure,
-                "measure how fast memory is read (up to a second)");
+  app->add_flag("--no-measure", options->unmeasured,
+                "without how fast memory is read, which takes up to a second to measure");
   return [options](Signals*) { return Devices(*options); };
 }
 

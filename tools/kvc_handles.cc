@@ -122,7 +122,10 @@ std::vector<std::string> PolicyOptions(const std::string& spec) {
 
 Policy::Policy(const std::string& spec) : spec_(spec) {
   kvc_policy* policy = nullptr;
-  Check(kvc_policy_create(spec.c_str(), &policy), "policy \"" + spec + "\"");
+  const kvc_status status = kvc_policy_create(spec.c_str(), &policy);
+  const std::string doing = "policy \"" + spec + "\"";
+  if (status == KVC_E_INVALID || status == KVC_E_NOT_FOUND) throw UsageError(doing + ": " + kvc_last_error());
+  Check(status, doing);
   handle_.reset(policy);
 }
 

@@ -70,7 +70,7 @@ std::vector<std::string> PolicyOptions(const std::string& spec);
 
 class Policy {
  public:
-  explicit Policy(const std::string& spec);
+  explicit Policy(const std::string& spec);  // throws UsageError where it is none
   const kvc_policy* get() const { return handle_.get(); }
   const std::string& spec() const { return spec_; }  // as it was asked for
   std::string Describe() const;                      // canonical text

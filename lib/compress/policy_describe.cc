@@ -54,7 +54,8 @@ void WriteOption(const Method& method, const Option& option, JsonWriter* json) {
   } else {
     json->Field("min", option.min);
     json->Field("max", option.max);
-    option.min == -1 && value < 0 ? json->Field("default", "auto") : json->Field("default", value);
+    const std::string text = ValueText(option, value);
+    text == "auto" ? json->Field("default", text) : json->Field("default", value);
   }
   json->Field("range", RangeOf(option));
   json->Field("help", option.help);

@@ -81,7 +81,7 @@ std::string NumberText(double value) {
   return text;
 }
 
-bool HasAuto(const Option& option) { return option.kind == OptionKind::kInt && option.min == -1; }
+bool HasAuto(const Option& option) { return option.kind == OptionKind::kInt && option.default_value == -1; }
 
 }  // namespace
 
@@ -129,11 +129,12 @@ std::string RangeOf(const Option& option) {
   if (option.kind == OptionKind::kChoice) return Join(ChoicesOf(option));
   if (option.kind == OptionKind::kFlag) return "0 or 1";
   if (option.kind == OptionKind::kLevels) return "none or bits:share+..., bits 16, 8, 4";
-  const std::string range = NumberText(HasAuto(option) ? 0 : option.min) + " .. " + NumberText(option.max);
+  const std::string range = NumberText(option.min) + " .. " + NumberText(option.max);
   return HasAuto(option) ? range + " or auto" : range;
 }
 
 bool IsAllowed(const Option& option, double value) {
+  if (HasAuto(option) && value == -1) return true;
   if (!(value >= option.min && value <= option.max)) return false;
   return option.kind == OptionKind::kReal || value == std::floor(value);
 }

@@ -208,15 +208,10 @@ Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
   if (policy.compresses_once() && policy.Flag(OptionId::kChunkCompress))
     return Error(Code::kInvalid,
                  "once=1 remembers no scores, and compress_per_chunk=1 compresses by them again");
-  if (Uses(used, OptionId::kDrop) && policy.Int(OptionId::kDrop) == 0)
-    return Error(Code::kInvalid, "drop = 0 keeps no budget: 1 .. 1048576, or auto for half of the budget");
   KVC_RETURN_IF_ERROR(CheckLevels(policy.levels));
   if (policy.Real(OptionId::kBitsLevels) != static_cast<double>(policy.levels.size()))
     return Error(Code::kInvalid, "bits_levels has %zu levels, but %d are announced", policy.levels.size(),
                  policy.Int(OptionId::kBitsLevels));
-  if (Uses(used, OptionId::kAlpha) && policy.Int(OptionId::kAlpha) == 0) {
-    return Error(Code::kInvalid, "alpha = 0 is out of range: 1 .. KV heads of the model - 1, or auto");
-  }
   if (Uses(used, OptionId::kAdaLocked) && policy.Int(OptionId::kAdaLocked) > 0 &&
       policy.Int(OptionId::kAdaMode) == 0) {
     return Error(Code::kInvalid, "ada_locked needs ada_mode=safeguard");

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "lib/base/file_names.h"
 #include "models/convert/chat_template.h"
 #include "models/convert/hf_config.h"
 #include "models/convert/safetensors.h"
@@ -290,6 +291,11 @@ Result<Checkpoint> ReadHfDirectory(const std::string& directory, const RopeOptio
   const std::string config_path = directory + "/config.json";
   // Its other files, though not read, are not to be lost either; a model file in it may be made again.
   out.inputs.AddFolder(directory, kModelFileMagic);
+  if (!FileExists(config_path))
+    return Error(Code::kNotFound,
+                 "%s: has no config.json, so no checkpoint of Hugging Face; a GGUF or llama2.c model is "
+                 "converted by the path of its file",
+                 directory.c_str());
   auto text = ReadInput(config_path, kMaxConfigBytes, &out);
   if (!text.ok()) return text.status();
   auto parsed = ParseHfConfig(BytesOf(text.value()), config_path, options);

@@ -82,7 +82,7 @@ TEST(ToolReport, WhatIsWrongIsSaid) {
   EXPECT_NE(spared.err.find("the output must be another file"), std::string::npos) << spared.err;
   const ProgramResult small = RunKvc({"report", KVC_RECALL, "--data", kTasks, "--policy", "snapkv:window=8",
                                       "--budgets", "4", "-o", folder.Path("r.html")});
-  EXPECT_EQ(small.exit_code, 1);
+  EXPECT_EQ(small.exit_code, 2);
   EXPECT_NE(small.err.find("snapkv:window=8"), std::string::npos) << small.err;
 }
 

@@ -66,6 +66,7 @@ TEST(ToolUsage, WrongUseIsExitCodeTwo) {
       {"run", KVC_RECALL, "--max-tokens", "many"},
       {"run", KVC_RECALL, "--memory-limit", "12 parsecs"},
       {"run", KVC_RECALL, "--on-full", "explode"},
+      {"run", KVC_RECALL, "--prompt", "a", "--policy", "snapkv:window=many"},
       {"kept", KVC_RECALL, "--prompt", "a"},
       {"plan", KVC_RECALL},
       {"plan", KVC_RECALL, "--context", "0"},
@@ -197,8 +198,17 @@ TEST(ToolFailure, TaskFilesNameTheLine) {
 }
 
 TEST(ToolFailure, PoliciesSayWhatIsWrong) {
-  ExpectFailure({"run", KVC_RECALL, "--policy", "no-such-method:budget=4"}, "NOT_FOUND");
-  ExpectFailure({"run", KVC_RECALL, "--policy", "snapkv:budgett=64"}, "budgett");
+  const auto expect = [](const std::vector<std::string>& arguments, const std::string& words) {
+    const ProgramResult result = RunKvc(arguments);
+    EXPECT_EQ(result.exit_code, 2) << words;
+    EXPECT_EQ(result.out, "") << words;
+    EXPECT_NE(result.err.find(words), std::string::npos) << result.err;
+  };
+  expect({"run", KVC_RECALL, "--policy", "no-such-method:budget=4"}, "no-such-method");
+  expect({"run", KVC_RECALL, "--policy", "snapkv:budgett=64"}, "budgett");
+  expect(
+      {"tune", KVC_RECALL, "--data", KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl", "--policy", "nobody"},
+      "nobody");
 }
 
 // What is printed before a failure stays on lines of its own.

@@ -269,6 +269,26 @@ TEST(Presets, JsonIsComplete) {
   EXPECT_EQ(cokv["budget"], "required");
 }
 
+// What another option does not allow is another matter.
+TEST(Presets, RangesAreAllowedToTheirEnds) {
+  for (int i = 0; i < MethodCount(); ++i) {
+    const auto json = nlohmann::json::parse(DescribeMethodJson(i));
+    for (const auto& option : json["options"]) {
+      for (const char* end : {"min", "max"}) {
+        if (!option.contains(end)) continue;
+        const std::string name = json["name"], key = option["key"],
+                          spec = name + (json["budget"] == "none" ? ":" : ":budget=64,") + key + "=" +
+                                 option[end].dump();
+        const Result<Policy> policy = ParsePolicy(spec.c_str());
+        if (policy.ok()) continue;
+        for (const char* wrong : {"out of range", "is not a "})
+          EXPECT_EQ(policy.status().message().find(wrong), std::string::npos)
+              << spec << ": " << policy.status().message();
+      }
+    }
+  }
+}
+
 TEST(Describe, CanonicalText) {
   EXPECT_EQ(DescribePolicy(Parsed("full")), "full:kv=f16");
   EXPECT_EQ(DescribePolicy(Parsed("cokv-mixed")),

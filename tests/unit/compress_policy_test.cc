@@ -272,8 +272,7 @@ TEST(Grammar, ValuesOutOfRange) {
   EXPECT_EQ(Refusal("snapkv:budget=64,kv=mixed,high_bits=5"), "high_bits = 5 is not one of 4, 8, 16");
   EXPECT_EQ(Refusal("snapkv:budget=64,kv=mixed,high_bits=4,low_bits=8"),
             "high_bits = 4 is below low_bits = 8");
-  EXPECT_EQ(Refusal("cokv:budget=64,alpha=0"),
-            "alpha = 0 is out of range: 1 .. KV heads of the model - 1, or auto");
+  EXPECT_EQ(Refusal("cokv:budget=64,alpha=0"), "alpha = 0 is out of range: 1 .. 1048576 or auto");
   EXPECT_EQ(Refusal("ada-snapkv:budget=64,ada_locked=3"), "ada_locked needs ada_mode=safeguard");
   EXPECT_EQ(Refusal("snapkv:budget=64,pool_rows_first=1,pool_before_group=1"),
             "pool_rows_first and pool_before_group are two orders of the same steps: set one of them");

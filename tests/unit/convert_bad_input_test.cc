@@ -215,7 +215,8 @@ TEST(ConvertBadInput, SourcesOfNoKnownKind) {
   ExpectError(Convert(scratch / "pipe", scratch / "out.kvc", {}, nullptr), Code::kIo,
               {"pipe", "not a regular file"});
   std::filesystem::create_directory(scratch / "empty");
-  ExpectError(Convert(scratch / "empty", scratch / "out.kvc", {}, nullptr), Code::kNotFound, {"config.json"});
+  ExpectError(Convert(scratch / "empty", scratch / "out.kvc", {}, nullptr), Code::kNotFound,
+              {"empty: has no config.json", "GGUF or llama2.c"});
   WriteHf(scratch / "torch", SmallConfig("LlamaForCausalLM"), {});
   std::filesystem::rename(scratch / "torch/model.safetensors", scratch / "torch/pytorch_model.bin");
   ExpectError(Convert(scratch / "torch", scratch / "out.kvc", {}, nullptr), Code::kUnsupported,

@@ -39,11 +39,13 @@ std::optional<Policy> UsablePolicy(const Model& model, const std::string& spec, 
     Policy policy = MakePolicy(spec, options, tables);
     static_cast<void>(PlanSession(model, policy, DefaultSessionParams(), n_prompt));
     return policy;
+  } catch (const UsageError& error) {
+    *why = error.what();
   } catch (const StatusFailure& failure) {
     if (failure.status() != KVC_E_INVALID) throw;
     *why = failure.what();
-    return std::nullopt;
   }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -86,7 +88,7 @@ std::vector<TuneLadder> MakeLadders(const Model& model, const std::vector<std::s
       if (policy) ladder.push_back({std::move(*policy), {}});
       if (first_why.empty()) first_why = why;
     }
-    if (ladder.empty()) throw Failure(spec + ": " + (first_why.empty() ? why : first_why));
+    if (ladder.empty()) throw UsageError(spec + ": " + (first_why.empty() ? why : first_why));
     ladders.push_back(std::move(ladder));
   }
   return ladders;

@@ -38,7 +38,7 @@ struct TuneBudgets {
 // which, where it was given, has to be that of the units. Throws UsageError.
 void ReadBudgets(const std::vector<std::string>& texts, bool key_was_given, TuneBudgets* budgets);
 // One ladder for every spec. A spec that is whole as it stands has one rung. Budgets that a policy cannot
-// hold are left out. n_prompt: tokens of the longest context. Throws Failure when a spec has no rung.
+// hold are left out. n_prompt: tokens of the longest context. Throws UsageError when a spec has no rung.
 std::vector<TuneLadder> MakeLadders(const Model& model, const std::vector<std::string>& specs,
                                     const TuneBudgets& budgets, const TableOptions& table_options,
                                     const Tables& tables, int32_t n_prompt);
