@@ -144,8 +144,8 @@ class HeadUpdate {
                     [&](int32_t, const Slot&, float x) { most = most < x ? x : most; });
     most = BlockMax(most, s_->floats);
     Each([&](int32_t x, const Slot& s) {
-      if (s.position() == row_.position) s.aux(1) = norm, s.aux(2) = most;
-      s.aux(0) += most > 0 ? __fdiv_rn(mean_[x] * s.aux(1), most) : 0.0f;
+      if (s.position() == row_.position) s.aux(1) = most > 0 ? __fdiv_rn(norm, most) : 0.0f, s.aux(2) = most;
+      s.aux(0) += __fmul_rn(mean_[x], s.aux(1));
     });
   }
 
@@ -160,7 +160,7 @@ class HeadUpdate {
       case RankBy::kAttention:
         return mean_[x];
       case RankBy::kPosition:
-        return static_cast<float>(s.position());
+        return static_cast<float>(s.position() - row_.position);
     }
     return 0;
   }

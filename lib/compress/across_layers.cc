@@ -66,7 +66,7 @@ struct Compared {
 }  // namespace
 
 Status Compressor::LetWait(const LayerChoice& c) {
-  KVC_RETURN_IF_ERROR(ReservePrompt(c.work.memory(), c.kv.Longest(), c.work.choice));
+  KVC_RETURN_IF_ERROR(ReservePrompt(c.work.memory(), c.kv.Longest(), c.observed.n_rows, c.work.choice));
   KVC_RETURN_IF_ERROR(Score(c));
   for (size_t g = 0; g < c.kv.len().size(); ++g) {
     const int32_t n = c.kv.len()[g];

@@ -7,15 +7,14 @@ namespace kvc {
 // ---- buffers ----
 
 Status ChoiceBuffers::Reserve(const DeviceMemory& memory, const StoragePlan& plan,
-                              const ScoreProgram& program, int64_t longest) {
+                              const ScoreProgram& program, int64_t longest, int32_t n_rows) {
   const ModelShape& shape = plan.shape();
   const int64_t wanted = (std::max<int64_t>(longest, shape.head_dim) + 15) / 16 * 16, g = shape.n_kv_heads;
   const bool wants_seen = plan.query_heads_see_their_own();
   const int64_t n = wanted;  // buffers stay as large as they were: every session lies in them as in its own
   const Device& device = *memory.device;
-  const int32_t rows = static_cast<int32_t>(std::min<int64_t>(plan.ReplayRows(StoragePlan::kUnbounded), n));
   const int64_t bytes = std::max(
-      {device.ScoreScratchBytes({&program, shape.n_heads, shape.n_kv_heads, shape.head_dim, rows, n}),
+      {device.ScoreScratchBytes({&program, shape.n_heads, shape.n_kv_heads, shape.head_dim, n_rows, n}),
        device.SelectScratchBytes(shape.n_kv_heads, n), device.EvictScratchBytes(shape.n_kv_heads, n)});
   if (n == stride && scratch.size() >= bytes && (!wants_seen || seen.size() >= g * n)) return {};
   stride = 0;  // until everything is there

@@ -30,9 +30,9 @@ struct AttentionRule {
 // Buffers to choose entries in, for layers of heads of at most `longest` entries.
 class ChoiceBuffers {
  public:
-  // For layers of at most `longest` entries that this program scores.
+  // For layers of at most `longest` entries that this program scores by at most n_rows rows.
   Status Reserve(const DeviceMemory& memory, const StoragePlan& plan, const ScoreProgram& program,
-                 int64_t longest);
+                 int64_t longest, int32_t n_rows);
   void Free();
   int64_t bytes() const;
 
@@ -76,9 +76,11 @@ class Compressor {
   // tokens; null: nothing is known of it.
   Status BeginPrompt(int32_t n_tokens, PromptNeeds* needs, bool compress = true,
                      const KvCache* cache = nullptr, int32_t n_new = 0);
-  Status ReservePrompt(const DeviceMemory& memory, int32_t longest, ChoiceBuffers* choice) const;
-  // What scoring, choosing and storing a layer of so many entries need.
-  Status ReserveChoice(const DeviceMemory& memory, int64_t longest, ChoiceBuffers* choice) const;
+  Status ReservePrompt(const DeviceMemory& memory, int32_t longest, int32_t n_rows,
+                       ChoiceBuffers* choice) const;
+  // What scoring, choosing and storing a layer of so many entries need, of which n_rows rows were recorded.
+  Status ReserveChoice(const DeviceMemory& memory, int64_t longest, int32_t n_rows,
+                       ChoiceBuffers* choice) const;
   // Fills kv with what is cached of a layer, keys as the prompt's attention needs them, and makes room for
   // n_new tokens where heads hold their lengths; kNothingComes: as it is.
   static constexpr int32_t kNothingComes = -1;

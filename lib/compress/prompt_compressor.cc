@@ -59,12 +59,14 @@ Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs, bool compre
   return {};
 }
 
-Status Compressor::ReservePrompt(const DeviceMemory& memory, int32_t longest, ChoiceBuffers* choice) const {
-  return policy().keeps_all() && !keep_lengths_ ? Status() : ReserveChoice(memory, longest, choice);
+Status Compressor::ReservePrompt(const DeviceMemory& memory, int32_t longest, int32_t n_rows,
+                                 ChoiceBuffers* choice) const {
+  return policy().keeps_all() && !keep_lengths_ ? Status() : ReserveChoice(memory, longest, n_rows, choice);
 }
 
-Status Compressor::ReserveChoice(const DeviceMemory& memory, int64_t longest, ChoiceBuffers* choice) const {
-  return choice->Reserve(memory, plan_, PromptProgram(), longest);
+Status Compressor::ReserveChoice(const DeviceMemory& memory, int64_t longest, int32_t n_rows,
+                                 ChoiceBuffers* choice) const {
+  return choice->Reserve(memory, plan_, PromptProgram(), longest, n_rows);
 }
 
 Status Compressor::LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new, const KvCache& cache,
@@ -269,7 +271,7 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
                              &work.choice->codes);
   }
   const int32_t longest = kv.Longest();
-  KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), longest, work.choice));
+  KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), longest, observed.n_rows, work.choice));
   if (keeps_all && !keep_lengths_) return StoreMarked(c, cache);
   const auto least = std::min_element(counts_.begin() + static_cast<std::ptrdiff_t>(At(layer, 0)),
                                       counts_.begin() + static_cast<std::ptrdiff_t>(At(layer, 0) + g));

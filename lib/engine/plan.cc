@@ -152,7 +152,8 @@ class Planner : private CachePlanner {
     PromptRun run;
     KVC_RETURN_IF_ERROR(w.chunk.Reserve(executor()->network(), request, memory_));
     KVC_RETURN_IF_ERROR(run.Begin(executor()->network(), request, memory_));
-    KVC_RETURN_IF_ERROR(compressor_->ReservePrompt(memory_, at_once_ + reread.Behind(), &w.choice));
+    const int32_t rows = std::min(request.window_rows, request.n);
+    KVC_RETURN_IF_ERROR(compressor_->ReservePrompt(memory_, at_once_ + reread.Behind(), rows, &w.choice));
     const int64_t codes = executor()->device()->StoreScratchBytes(layout_, at_once_, MostCodes(*slots));
     KVC_RETURN_IF_ERROR(w.choice.codes.Reserve(memory_, codes, "codes of one layer"));
     KVC_RETURN_IF_ERROR(compressor_->ReserveWaiting(memory_.meter, at_once_));

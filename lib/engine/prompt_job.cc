@@ -100,7 +100,7 @@ Status PromptJob::CopyFor(const Taker& taker, const LayerBuffers& kv, const Obse
   if (rows > 0) {
     copies.push_back({copied_.queries().As<uint8_t>(),
                       (observed.queries() + (observed.n_rows - rows) * width).As<uint8_t>(),
-                      4 * rows * width});
+                      4 * int64_t{rows} * width});
   }
   if (observed.sums())
     copies.push_back({copied_.sums().As<uint8_t>(), observed.sums().As<uint8_t>(), 4 * entries});

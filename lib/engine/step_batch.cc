@@ -67,11 +67,11 @@ Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compre
   }
   if (!compressor.ends_later()) return {};
   const int32_t entries = RoundUp(longest + kHeadroom);
-  KVC_RETURN_IF_ERROR(compressor.ReserveChoice(memory, int64_t{entries} + ring_slots, &w->choice));
+  const int32_t rows = compressor.policy().Int(OptionId::kWindow);
+  KVC_RETURN_IF_ERROR(compressor.ReserveChoice(memory, int64_t{entries} + ring_slots, rows, &w->choice));
   KVC_RETURN_IF_ERROR(
       w->layer.Reserve(memory, c.n_kv_heads, c.head_dim, entries, entries, compressor.plan().n_aux(), false));
-  return w->observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
-                             compressor.policy().Int(OptionId::kWindow), false, false);
+  return w->observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries, rows, false, false);
 }
 
 void GrowShape(const Executor& executor, const CacheLayout& layout, const StepPlan& plan, int32_t longest,

@@ -156,7 +156,7 @@ class Micro {
     const std::string scorer = compressor_->policy().scorer->name;
     if (scorer == "position") return;
     const double sign = scorer == "persistence" ? -1 : 1;
-    const bool per_query_head = scorer == "window_qhead";
+    const bool per_query_head = scorer == "window_qhead" && !case_["options"].contains("spindle_gqa");
     const DevicePtr<float> lines = per_query_head ? choice_.per_head.at() : choice_.scores.at();
     const int n_lines = per_query_head ? in_.n_q : in_.n_kv;
     ASSERT_EQ(case_["score"][layer].size(), static_cast<size_t>(n_lines));
@@ -289,7 +289,7 @@ class Micro {
                   rows = compressor_->policy().Int(OptionId::kWindow);
     LayerBuffers kv;
     ObservedBuffers observed;
-    ASSERT_TRUE(compressor_->ReserveChoice(memory_.own(), cache_->MaxSlots(), &choice_).ok());
+    ASSERT_TRUE(compressor_->ReserveChoice(memory_.own(), cache_->MaxSlots(), rows, &choice_).ok());
     ASSERT_TRUE(
         kv.Reserve(memory_.own(), in_.n_kv, in_.d, entries, entries, compressor_->plan().n_aux(), false)
             .ok());
@@ -360,7 +360,8 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenMicro,
                                          "scissorhands", "snapkv", "snapkv-int8", "snapkv-int4", "pyramidkv",
                                          "pyramidinfer", "cam", "headkv-r2", "ada-snapkv", "ada-pyramid",
                                          "cokv", "ahakv", "weightedkv", "spindlekv", "nacl",
-                                         "ahakv-ablations", "spindlekv-ablations"),
+                                         "ada-snapkv-ablations", "ahakv-ablations", "scissorhands-ablations",
+                                         "snapkv-ablations", "spindlekv-ablations", "tova-ablations"),
                          [](const auto& name) {
                            std::string s = name.param;
                            for (char& ch : s) ch = ch == '-' ? '_' : ch;

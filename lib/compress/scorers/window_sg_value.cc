@@ -11,7 +11,8 @@ constexpr OptionId kOptions[] = {OptionId::kRecent,       OptionId::kValueKernel
                                  OptionId::kAhaRows,      OptionId::kAhaGain,      OptionId::kAhaPrior,
                                  OptionId::kAhaDecodeI};
 constexpr int32_t kDefaultRecent = 32, kAllRows = 1 << 28;
-enum Aux { kScore = 0, kPrior = 1, kPriorMax = 2 };  // F; value norm pooled; the largest there was
+// F; the prior; the largest value norm there was when the entry came.
+enum Aux { kScore = 0, kPrior = 1, kPriorMax = 2 };
 
 int32_t Recent(const Policy& policy) {
   const int32_t recent = policy.Int(OptionId::kRecent);
@@ -36,6 +37,7 @@ void Program(const Policy& policy, int32_t budget, ScoreProgram* p) {
   p->Add(ScoreOp::kPool, 2, 1).pool = {PoolKind::kAvg, policy.Int(OptionId::kValueKernel), true};
   p->Add(ScoreOp::kCopy, 3, 2);
   p->Add(ScoreOp::kByMax, 3);
+  if (DecodePrior(policy)) p->Add(ScoreOp::kStore, kPrior, 3);
   p->Add(ScoreOp::kGroup, 0).group = GroupKind::kMean;
   p->Add(policy.Flag(OptionId::kAhaPrior) ? ScoreOp::kMul : ScoreOp::kCopy, 3, 0);
   p->Add(ScoreOp::kPool, 0, 3).pool = {PoolKind::kAvg, policy.Int(OptionId::kAhaScorePool), false};
@@ -43,7 +45,6 @@ void Program(const Policy& policy, int32_t budget, ScoreProgram* p) {
   p->Add(ScoreOp::kAdd, 0, 1);
   p->Add(ScoreOp::kStore, kScore, 0);
   if (DecodePrior(policy)) {
-    p->Add(ScoreOp::kStore, kPrior, 2);
     p->Add(ScoreOp::kSpreadMax, 3, 2);
     p->Add(ScoreOp::kStore, kPriorMax, 3);
   }

@@ -97,9 +97,8 @@ void HeadUpdate::Observe() const {
   }
 }
 
-// methods.md 2.14: the prior of an entry is the squared norm of its value over the largest so far. Side
-// values: the sum, the norm, the largest norm when the entry came; that only grows, so the newest has the
-// largest.
+// methods.md 2.14: the prior of an entry is the squared norm of its value over the largest when it came. Side
+// values: the sum, the prior, that largest norm; it only grows, so the newest has the largest.
 void HeadUpdate::AddPrior() const {
   const int32_t d = row.cache->layout->head_dim;
   float norm = 0, most = 0;
@@ -112,8 +111,8 @@ void HeadUpdate::AddPrior() const {
   pages.ForRuns([&](int32_t first, int32_t n, const Slot& s) {
     float *sum = &s.aux(0), *prior = &s.aux(1), *largest = &s.aux(2);
     for (int32_t t = 0; t < n; ++t) {
-      if ((&s.position())[t] == row.position) prior[t] = norm, largest[t] = most;
-      sum[t] += most > 0 ? p[first + t] * prior[t] / most : 0.0f;
+      if ((&s.position())[t] == row.position) prior[t] = most > 0 ? norm / most : 0.0f, largest[t] = most;
+      sum[t] += p[first + t] * prior[t];
     }
   });
 }
@@ -129,7 +128,7 @@ float HeadUpdate::Rank(const Slot& s, int32_t physical) const {
     case RankBy::kAttention:
       return p[physical];
     case RankBy::kPosition:
-      return static_cast<float>(s.position());
+      return static_cast<float>(s.position() - row.position);  // exact however long the sequence is
   }
   return 0;
 }

@@ -1,5 +1,5 @@
-"""Writes reference values of the switches of AhaKV and SpindleKV that their papers' ablations turn, on the tensors of
-tests/data/goldens/micro, in the form of the files there.
+"""Writes reference values of options that no other file there turns, those of the papers' ablations among them, on the
+tensors of tests/data/goldens/micro, in the form of the files there.
 
 python make_ablations.py GOLDENS_DIR     (tests/data/goldens)"""
 
@@ -18,12 +18,33 @@ CASES = {
         (10, dict(aha_decode_i="logical", aha_gain_floor=0)),
         (10, dict(aha_decode_i="logical", aha_units="scaled", aha_prior=0)),
         (10, dict(aha_rows="all", aha_gain=0, aha_prior=0)),
+        (20, dict(aha_decode_prior=1)),
+        (10, dict(aha_decode_prior=1, kappa_v=1, recent=4)),
+        (20, dict(kappa_v=3)),
+        (20, dict(aha_score_pool=5)),
+    ],
+    "tova": [
+        (20, dict(tova_scope="kvhead")),
+        (10, dict(tova_scope="kvhead", protect_last=0)),
+    ],
+    "scissorhands": [
+        (24, dict(scissor_mode="sum")),
+        (20, dict(scissor_mode="sum", history=16, drop=3)),
+    ],
+    "ada-snapkv": [
+        (20, dict(ada_skip=1)),
+        (14, dict(ada_skip=1, ada_mode="safeguard", ada_locked=2)),
+    ],
+    "snapkv": [
+        (20, dict(scorer="window_accum")),
+        (14, dict(scorer="window_accum", accum_weight=8, pool="avg")),
     ],
     "spindlekv": [
         (20, dict(tail=3, spindle_magnitude=0)),
         (20, dict(tail=0, spindle_magnitude=0, theta_k=0.9, theta_v=0.8)),
         (20, dict(tail=3, spindle_rounding="floor")),
         (25, dict(tail=3, spindle_rounding="floor")),
+        (20, dict(tail=3, spindle_gqa="mean")),
     ],
 }
 
@@ -49,6 +70,8 @@ def case(inputs, method, C, options):
         [c.step(q[:, t], k[:, t], v[:, t], t) for c, q, k, v in zip(caches, Q, K, V)] for t in range(n, n + steps)
     ]
     out["final"] = dict(kept=[[h.pos for h in c.heads] for c in caches])
+    if method == "scissorhands":
+        out["final"]["I"] = [[h.aux["I"] for h in c.heads] for c in caches]
     if method == "ahakv":
         out["final"]["F"] = [[h.aux["F"] for h in c.heads] for c in caches]
     return plain(out)

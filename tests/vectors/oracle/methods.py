@@ -201,6 +201,11 @@ def window_score(
     return pool(group(x, n_kv, agg), kappa, kind, edge)
 
 
+def pooled_share(x, kappa, kind):
+    """[n_kv, m], each head's as a share of its sum, pooled; window_accum adds two of these (2.13)."""
+    return pool(x / x.sum(1, keepdims=True), kappa, kind)
+
+
 # ---------------------------------------------------------------- 2.7 PyramidKV
 
 

@@ -53,11 +53,8 @@ class Head:
         self.pos, self.K, self.V, self.aux, self.books = np.asarray(pos), K, V, aux, {}
 
     def append(self, k, v, pos):
-        self.pos, self.K, self.V = (
-            np.append(self.pos, pos),
-            np.vstack([self.K, k[None]]),
-            np.vstack([self.V, v[None]]),
-        )
+        self.pos = np.append(self.pos, pos)
+        self.K, self.V = np.vstack([self.K, k[None]]), np.vstack([self.V, v[None]])
         for name, a in self.aux.items():
             new = np.full(a.shape[:-1] + (1,), name in ("raw", "visible")).astype(a.dtype)
             self.aux[name] = np.concatenate([a, new], -1)
@@ -130,13 +127,14 @@ def after_h2o(C, o):
 
 def after_tova(C, o):
     def after(cache, rows, q, pos):
-        p = np.concatenate(rows)
-        keep = M.tova_step(p, C, o["protect_last"])
-        if p.shape[1] > C:
-            S = p.mean(0)
-            cache.note(M.margin(C - 1, S[:-1]) if o["protect_last"] else M.margin(C, S))
-        for h in cache.heads:
-            h.take(keep)
+        scopes = [[k] for k in range(len(rows))] if o.get("tova_scope") == "kvhead" else [range(len(rows))]
+        for scope in scopes:
+            p = np.concatenate([rows[k] for k in scope])
+            keep, S = M.tova_step(p, C, o["protect_last"]), p.mean(0)
+            if p.shape[1] > C:
+                cache.note(M.margin(C - 1, S[:-1]) if o["protect_last"] else M.margin(C, S))
+            for k in scope:
+                cache.heads[k].take(keep)
 
     return after
 
@@ -145,6 +143,12 @@ def after_scissorhands(C, o):
     def after(cache, rows, q, pos):
         for h, p in zip(cache.heads, rows):
             n = len(h.pos)
+            if o.get("scissor_mode") == "sum":
+                h.aux["I"] = h.aux["I"] + p.mean(0)
+                if n > C:
+                    h.take(M.scissorhands_drop(-h.aux["I"], C, o["recent"], o["drop"]))
+                    h.aux["I"] = np.zeros(len(h.pos))
+                continue
             low = p.mean(0) < p.dtype.type(1 / n)
             cache.note(float(np.abs(p.mean(0) * n - 1).min()))
             h.aux["low"] = np.vstack([h.aux["low"], low])[-o["history"] :]
@@ -195,7 +199,13 @@ def after_aha(C, o):
         gain = M.aha_gain(pos + 1, C, q.shape[-1], o["aha_units"], o["aha_gain_floor"]) if logical else 1.0
         for h, p in zip(cache.heads, rows):
             p = p**gain / (p**gain).sum(-1, keepdims=True)  # softmax of the logits times the gain
-            keep, h.aux["F"] = M.aha_step(h.aux["F"], p.mean(0), C, o["recent"])
+            seen = p.mean(0)
+            if o.get("aha_decode_prior"):
+                norm = (h.V[-1] * h.V[-1]).sum()
+                h.most = max(h.most, norm)  # of all there have been, dropped ones too
+                h.aux["prior"][-1] = norm / h.most
+                seen = seen * h.aux["prior"]
+            keep, h.aux["F"] = M.aha_step(h.aux["F"], seen, C, o["recent"])
             note_heavy(cache, h.aux["F"], C, o["recent"])
             h.take(keep)
 
@@ -317,6 +327,10 @@ def do_h2o(layer, i, C, o, plan):
 
 
 def do_tova(layer, i, C, o, plan):
+    if o.get("tova_scope") == "kvhead":
+        rows = np.split(layer.P([layer.n - 1])[:, 0], layer.n_kv)
+        keep = [M.tova_step(p, C, o["protect_last"]) for p in rows]
+        return select(layer, keep), after_tova(C, o), dict(score=[p.mean(0) for p in rows])
     S = M.tova_score(layer.P([layer.n - 1])[:, 0], False)
     T = M.tova_score(layer.P([layer.n - 1])[:, 0], o["protect_last"])
     gap = M.margin(C - 1, S[:-1]) if o["protect_last"] else M.margin(C, S)
@@ -349,6 +363,12 @@ def do_scissorhands(layer, i, C, o, plan):
     n = layer.n
     rows = np.arange(max(0, n - o["history"]), n)
     P = M.group(layer.P(rows), layer.n_kv)
+    if o.get("scissor_mode") == "sum":
+        I = P.sum(1)
+        heads = select(layer, [M.scissorhands_drop(-x, C, o["recent"], o["drop"]) for x in I], I=I)
+        for h in heads:
+            h.aux["I"] *= n <= C  # none is left behind a drop
+        return heads, after_scissorhands(C, o), dict(score=-I)
     low = [M.scissorhands_low(p, rows, n) for p in P]
     I = [x.sum(0) for x in low]
     keep = [M.scissorhands_drop(x, C, o["recent"], o["drop"]) for x in I]
@@ -379,8 +399,12 @@ def do_window(layer, i, C, o, plan):
         o.get("pool_before_group", 0),
         o.get("pool_rows_first", 0),
     )
+    if o.get("scorer") == "window_accum":
+        seen = M.group(layer.P(np.arange(m, n)).mean(1), layer.n_kv)
+        S = M.pooled_share(seen[:, :m], o["kappa"], o["pool"])
+        S = S + o.get("accum_weight", 1) * M.pooled_share(layer.column_sums()[:, :m], o["kappa"], o["pool"])
     c, info = [min(x, m) for x in plan[i]], dict(score=S)
-    if "ada_floor" in o:
+    if "ada_floor" in o and i >= o.get("ada_skip", 0):
         b = c[0]
         info["alloc_margin"] = M.margin(b * layer.n_kv, S.ravel()) if b < m else None
         c = M.ada_alloc(S, b, o["ada_floor"], o["ada_mode"], o["ada_normalize"], o["ada_locked"])
@@ -426,9 +450,14 @@ def do_aha(layer, i, C, o, plan):
         gains = [1.0] * len(rows)
     P = layer.P(rows, gains)
     F = M.aha_score(P, layer.V, o["kappa_v"]) if o.get("aha_prior", 1) else M.group(P.sum(1), layer.n_kv)
+    F = M.pool(F, o.get("aha_score_pool", 1), "avg")
     keep = [M.heavy_and_recent(f, C, r) for f in F]
+    prior = dict(prior=M.value_prior(layer.V, o["kappa_v"])) if o.get("aha_decode_prior") else {}
+    heads = select(layer, keep, F=F, **prior)
+    for h, gamma in zip(heads, M.pool((layer.V * layer.V).sum(-1), o["kappa_v"], "avg", "shrink")):
+        h.most = gamma.max()
     return (
-        select(layer, keep, F=F),
+        heads,
         after_aha(C, o),
         dict(score=F, gain=gains[-1], margin=[M.margin(C - r, f[: n - r]) for f in F]),
     )
@@ -456,6 +485,8 @@ def do_spindle(layer, i, C, o, plan):
     n, w, g = layer.n, o["w"], layer.n_q // layer.n_kv
     m, c = n - w, plan[i][0]
     S = M.spindle_score(layer.P(np.arange(m, n)), m, o["spindle_norm"])
+    if o.get("spindle_gqa") == "mean":
+        S = np.repeat(M.group(S, layer.n_kv), g, axis=0)
     seen = np.zeros((layer.n_kv, g, n), bool)
     seen[:, :, m:] = True
     for h in range(layer.n_q):
@@ -466,7 +497,7 @@ def do_spindle(layer, i, C, o, plan):
         h.aux.update(raw=np.ones(len(h.pos), bool), refK=np.zeros(len(h.pos), int), refV=np.zeros(len(h.pos), int))
         spindle_encode(h, np.arange(len(h.pos)), o, layer.theta)
     info = dict(
-        score=S,
+        score=S[::g] if o.get("spindle_gqa") == "mean" else S,
         margin=[M.margin(c, s) for s in S],
         per_query_head=c,
         query_lists=[np.flatnonzero(x) for y in seen for x in y],
