@@ -137,10 +137,10 @@ struct RestParams {
   double* sums;  // [G, n_parts, 2 D + 1]: keys and values times the tokens they stand for, and the tokens
 };
 
-// Block (g, part). Byte model: keys and values of what is dropped, once.
+// Block (part, g). Byte model: keys and values of what is dropped, once.
 __global__ void __launch_bounds__(kBlock) sum_dropped(const RestParams p) {
   __shared__ BlockSpace space;
-  const int32_t g = static_cast<int32_t>(blockIdx.x), part = static_cast<int32_t>(blockIdx.y), d = p.layer.d,
+  const int32_t g = static_cast<int32_t>(blockIdx.y), part = static_cast<int32_t>(blockIdx.x), d = p.layer.d,
                 begin = part * kRestPart, end = min(begin + kRestPart, p.layer.len[g]);
   const uint8_t* marks = p.marks + g * p.stride;
   const int64_t head = g * p.layer.capacity;
@@ -221,7 +221,7 @@ Status FormRest(CudaStream& stream, const MergeArgs& a, uint8_t* scratch_at, int
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   KVC_RETURN_IF_ERROR(Check(
-      KVC_LAUNCH(sum_dropped, dim3(heads, static_cast<unsigned>(p.n_parts)), dim3(kBlock), 0, stream, p),
+      KVC_LAUNCH(sum_dropped, dim3(static_cast<unsigned>(p.n_parts), heads), dim3(kBlock), 0, stream, p),
       "merging"));
   return Check(KVC_LAUNCH(form_rest, dim3(heads), dim3(kBlock), 0, stream, p), "merging");
 }

@@ -24,7 +24,7 @@ int64_t CodeBytesOf(const Weight& w) {
   return int64_t{w.rows} * WeightRowBytes(HasOffsets(w.type) ? WeightType::kInt4 : w.type, w.cols);
 }
 int64_t RowNumbers(const Weight& w) { return HasOffsets(w.type) ? 2 * (w.cols / w.group) : RowScales(w); }
-int64_t ScaleBytesOf(const Weight& w) { return 2 * w.rows * RowNumbers(w); }
+int64_t ScaleBytesOf(const Weight& w) { return 2 * int64_t{w.rows} * RowNumbers(w); }
 int64_t BytesOf(const Weight& w) { return Align(CodeBytesOf(w)) + Align(ScaleBytesOf(w)); }
 
 // The largest of numbers of bf16 or f16 that came by and are finite.

@@ -257,7 +257,7 @@ class TokenStep {
                          const std::function<void()>& between = {}) {
     const CacheLayout& layout = cache.layout();
     Device* device = memory_->device();
-    FillAngles(*in.rope);
+    FillAngles(*in.rope, in.position);
     DeviceBuffer<float> q = memory_->Upload(in.q), k = memory_->Upload(in.k), v = memory_->Upload(in.v), out;
     DeviceBuffer<float> sinks;
     if (!in.sinks.empty()) sinks = memory_->Upload(in.sinks);
@@ -297,21 +297,21 @@ class TokenStep {
   std::atomic<bool> dropped{false};
 
  private:
-  static constexpr int32_t kCoarse = 8;  // tables reach position kCoarse * kFineAngles - 1
-  void FillAngles(const Rope& rope) {
-    if (rope_ == &rope) return;
-    rope_ = &rope;
+  void FillAngles(const Rope& rope, int32_t position) {
+    if (rope_ == &rope && position / kFineAngles < n_coarse_) return;
+    rope_ = &rope, n_coarse_ = position / kFineAngles + 8;
     ASSERT_TRUE(fine_.Allocate(memory_->own(), int64_t{kFineAngles} * rope.head_dim(), "test").ok());
-    ASSERT_TRUE(coarse_.Allocate(memory_->own(), int64_t{kCoarse} * rope.head_dim(), "test").ok());
+    ASSERT_TRUE(coarse_.Allocate(memory_->own(), int64_t{n_coarse_} * rope.head_dim(), "test").ok());
     Device* device = memory_->device();
     ASSERT_TRUE(device->FillAngles(memory_->stream(), {&rope, 0, 1, kFineAngles, false, fine_.at()}).ok());
     ASSERT_TRUE(
-        device->FillAngles(memory_->stream(), {&rope, 0, kFineAngles, kCoarse, true, coarse_.at()}).ok());
+        device->FillAngles(memory_->stream(), {&rope, 0, kFineAngles, n_coarse_, true, coarse_.at()}).ok());
   }
 
   TestDevice* memory_;
   DeviceBuffer<float> fine_, coarse_;
   const Rope* rope_ = nullptr;
+  int32_t n_coarse_ = 0;  // the tables reach position n_coarse_ * kFineAngles - 1
 };
 
 }  // namespace kvc::test

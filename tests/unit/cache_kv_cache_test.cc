@@ -31,7 +31,7 @@ struct Entry {
 struct Naive {
   std::vector<std::vector<Entry>> heads = std::vector<std::vector<Entry>>(kLayers * kHeads);
   std::vector<size_t> tail = std::vector<size_t>(kLayers * kHeads, 0);
-  int32_t next_position = 0;
+  int32_t next_position = (1 << 24) + 5;  // f32 has no number of its own for each of these
 };
 
 struct Pair {
@@ -145,14 +145,14 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
   void ReduceNaive(const StepPlan& plan, Naive& n, size_t h) {
     std::vector<Entry>& entries = n.heads[h];
     const auto average = [](const Entry& e) { return e.aux[0] / e.aux[1]; };
-    const auto lower = [&](float a, float b, size_t i, size_t j) { return a < b || (a == b && i > j); };
+    const auto lower = [&](double a, double b, size_t i, size_t j) { return a < b || (a == b && i > j); };
     std::vector<int32_t> victims;  // positions
     for (size_t left = entries.size(); left > static_cast<size_t>(plan.caps[h]); --left) {
       size_t worst = entries.size();
       for (size_t i = 0; i + 2 < entries.size(); ++i) {
         if (std::count(victims.begin(), victims.end(), entries[i].position) > 0) continue;
         const auto rank = [&](size_t at) {
-          return plan.rank == RankBy::kAux ? entries[at].aux[0] : static_cast<float>(entries[at].position);
+          return plan.rank == RankBy::kAux ? entries[at].aux[0] : double{1} * entries[at].position;
         };
         if (worst == entries.size() || lower(rank(i), rank(worst), i, worst)) worst = i;
       }

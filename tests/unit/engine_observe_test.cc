@@ -215,5 +215,15 @@ TEST(Observe, ResetForgetsIt) {
   EXPECT_EQ(session->Attention(0, 0, &p).code(), Code::kInvalid);
 }
 
+// Scoring has room for the rows that are recorded of a prompt: one in a hundred of its tokens here, and 32 at
+// least.
+TEST(Observe, RowsThatScoreAreTheOnlyOnesWithRoom) {
+  const auto model = test::OpenTwoLayers();
+  const auto by_rule = test::WorkspaceOf(model, "nacl:budget=40", 100, {}),
+             by_number = test::WorkspaceOf(model, "nacl:budget=40,proxy_rows=32", 100, {});
+  EXPECT_EQ(by_rule.planned, by_number.planned);
+  EXPECT_EQ(by_rule.taken, by_number.taken);
+}
+
 }  // namespace
 }  // namespace kvc
