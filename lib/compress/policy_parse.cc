@@ -126,8 +126,13 @@ Status SettleBudget(const std::vector<Pair>& pairs, Policy* policy) {
 Status UnknownKey(std::string_view key, const Policy& policy) {
   std::vector<std::string_view> keys(std::begin(kGeneralKeys), std::end(kGeneralKeys));
   for (const OptionId id : OptionsOf(policy)) keys.push_back(GetOption(id).key);
+  std::vector<std::string_view> known = keys;  // those that every method has with other settings, too
+  for (const OptionId id :
+       {OptionId::kSlack, OptionId::kQuantGroup, OptionId::kKeyAxis, OptionId::kResidual, OptionId::kKvValues,
+        OptionId::kBitsLevels, OptionId::kHighBits, OptionId::kLowBits, OptionId::kMedianMode})
+    known.push_back(GetOption(id).key);
   return Error(Code::kInvalid, "%s has no option \"%s\"; nearest is %s. It has %s", policy.method->name,
-               Shown(key).c_str(), std::string(Nearest(key, keys)).c_str(), Join(keys).c_str());
+               Shown(key).c_str(), std::string(Nearest(key, known)).c_str(), Join(keys).c_str());
 }
 
 Status SetOptions(const std::vector<Pair>& pairs, Policy* policy) {

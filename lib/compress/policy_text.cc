@@ -49,7 +49,9 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 bool ReadInteger(std::string_view text, double* value) {
   int64_t whole = 0;
   const std::from_chars_result end = std::from_chars(text.data(), text.data() + text.size(), whole);
-  *value = static_cast<double>(whole);
+  // Beyond 2^53 a double is that of a neighbour, which may be in range.
+  constexpr int64_t kExact = int64_t{1} << 53;
+  *value = whole > kExact ? HUGE_VAL : static_cast<double>(whole);
   return end.ec == std::errc() && end.ptr == text.data() + text.size();
 }
 

@@ -52,6 +52,8 @@ Growth CachePlanner::GrowthFrom(const std::vector<int32_t>& slots) const {
   Growth growth;
   growth.slots = slots;
   growth.n_steps = params_.max_tokens - n_prompt_;
+  // Beyond max_tokens a token attends before an older one leaves.
+  if (params_.on_full != OnFull::kError) ++growth.n_steps;
   growth.spread = p.allocator != nullptr && p.allocator->dynamic && LeastSlots(slots) < n_prompt_;
   const bool grows = p.keeps_all() || p.decode == DecodeMode::kGrow;
   if (grows && params_.max_tokens == kMaxContext) growth.n_steps = 0;  // no end was named

@@ -248,6 +248,9 @@ class Planner : private CachePlanner {
         const int64_t until = fed < n_prompt_ ? n_prompt_ : end;
         more = std::min(until - fed, std::max<int64_t>(64, fed / 64));
       }
+      const bool slides = params_.on_full == OnFull::kSlide && growth.n_steps > 0;
+      if (slides && !compressor_->in_cache())
+        KVC_RETURN_IF_ERROR(ReserveTurns(executor(), memory, shared, &w));
     }
     *workspace = counter.peak();
     return {};

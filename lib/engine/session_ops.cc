@@ -177,7 +177,6 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
   workspace.FreePromptBuffers();
   const double took = Seconds() - begin;
   prefill_seconds_ += took, compress_seconds_ += took;
-  changed_at_ = n_tokens_;
   if (freed != nullptr) *freed = std::max<int64_t>(before - cache_->bytes(), 0);
   return {};
 }

@@ -58,13 +58,15 @@ Status StepRunner::Run(Span<StepWish> wishes, bool all) {
 
 // ---- before anything changes ----
 
+Status ReserveTurns(Executor* executor, const DeviceMemory& memory, int32_t reach, Workspace* w) {
+  return executor->ReserveAngles(w, RoundUp(reach + kHeadroom), memory);
+}
+
 Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compressor& compressor,
                     int32_t longest, int32_t ring_slots, int32_t n_tokens, Workspace* w) {
   const ModelConfig& c = *executor->network().config;
-  if (compressor.turns_keys()) {
-    const int32_t reach = compressor.in_cache() ? longest : n_tokens;
-    KVC_RETURN_IF_ERROR(executor->ReserveAngles(w, RoundUp(reach + kHeadroom), memory));
-  }
+  if (compressor.turns_keys())
+    KVC_RETURN_IF_ERROR(ReserveTurns(executor, memory, compressor.in_cache() ? longest : n_tokens, w));
   if (!compressor.ends_later()) return {};
   const int32_t entries = RoundUp(longest + kHeadroom);
   const int32_t rows = compressor.policy().Int(OptionId::kWindow);

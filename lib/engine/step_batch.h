@@ -7,6 +7,9 @@
 
 namespace kvc {
 
+// Angles for keys that may be turned at every step, of heads of at most `reach` entries where positions are
+// counted in slots, else of so many tokens. memory: as in ReserveSteps.
+Status ReserveTurns(Executor* executor, const DeviceMemory& memory, int32_t reach, Workspace* w);
 // What steps of a session take beside the network's buffers, with heads (of layers that do not slide) of at
 // most `longest` entries, the new ones included, of a sequence of n_tokens. memory: the executor's, or one
 // that only counts.

@@ -128,6 +128,9 @@ TEST(Grammar, Refusals) {
 TEST(Grammar, KeysThatDoNotExist) {
   EXPECT_EQ(Refusal("snapkv:budget=64,windw=8").substr(0, 54),
             "snapkv has no option \"windw\"; nearest is window. It ha");
+  // What it has with decode=reobserve, or with codes.
+  EXPECT_NE(Refusal("snapkv:budget=64,slak=4").find("nearest is slack."), std::string::npos);
+  EXPECT_NE(Refusal("full:quant_grup=32").find("nearest is quant_group."), std::string::npos);
   for (const auto& [symbol, word] : std::vector<std::pair<std::string, std::string>>{
            {"w", "window"}, {"kappa", "kernel"}, {"bits", "kv"}, {"C", "budget"}}) {
     EXPECT_NE(Refusal("snapkv:budget=64," + symbol + "=8").find("nearest is " + word + "."),
@@ -260,6 +263,8 @@ TEST(Grammar, ValuesOutOfRange) {
             "budget_bytes = \"64M\" is not allowed: bytes of the whole cache, 1 .. 2^53, a number or one "
             "with kB, MB, GB, TB, KiB, MiB, GiB or TiB");
   EXPECT_EQ(Refusal("snapkv:budget=64,window=0"), "window = 0 is out of range: 1 .. 4096");
+  EXPECT_EQ(Refusal("cam:budget=64,seed=9007199254740993"),
+            "seed = 9007199254740993 is out of range: 0 .. 9007199254740992");
   EXPECT_EQ(Refusal("snapkv:budget=64,window=abc"), "window = \"abc\" is not a whole number: 1 .. 4096");
   EXPECT_EQ(Refusal("h2o:budget=64,h2o_recent=-1"), "h2o_recent = -1 is out of range: 0 .. 1048576 or auto");
   EXPECT_EQ(Refusal("snapkv:budget=64,pool=mix"), "pool = \"mix\" is not one of max, avg");
