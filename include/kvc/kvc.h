@@ -5,7 +5,8 @@
  * outputs  Outputs come last. On failure out handles are NULL and other outputs keep their
  *          value, except *n_out, which KVC_E_BUFFER_TOO_SMALL sets to the count needed.
  * buffers  At most cap elements are written, *n_out is the number there are; cap 0 asks for it.
- *          Text comes as n_out bytes of UTF-8 without a NUL behind them.
+ *          Text comes as n_out bytes of UTF-8 without a NUL behind them (of kvc_detokenize, as the
+ *          tokens have them).
  * owner    *_open and *_create hand the caller one reference; *_close gives it back.
  *          Closing NULL does nothing. Close in any order: a session keeps its model alive.
  * inputs   Read during the call, never kept. Strings: UTF-8 with NUL. Text: UTF-8 bytes + count.
@@ -83,11 +84,13 @@ typedef struct kvc_model_info {
 /* How a session is created. */
 typedef struct kvc_session_params {
   int32_t struct_size;
-  int32_t max_tokens;      /* prompt + answer; 0 = trained context of the model, or 2^26 where the policy counts
-                              positions in slots (streaming), which reads longer prompts in parts, each compressed */
-  int32_t on_full;         /* past max_tokens: KVC_ON_FULL_ERROR (0) fail with KVC_E_CONTEXT_FULL; _EVICT drop an old
-                              entry of each head (never its first four) for each new one, positions go on counting;
-                              _SLIDE drop and count positions in slots, so that none leaves the trained context
+  int32_t max_tokens;      /* prompt + answer, to 2^26; 0 = trained context of the model, or 2^26 where the policy
+                              drops at steps and counts positions in slots (streaming), which reads longer prompts in
+                              parts, each compressed */
+  int32_t on_full;         /* past max_tokens: KVC_ON_FULL_ERROR (0) fail with KVC_E_CONTEXT_FULL; _EVICT an entry of
+                              each head leaves for each new one, by the policy's own rule where it drops at steps, else
+                              the oldest behind the first four; positions go on counting; _SLIDE the same, and positions
+                              count in slots, so that none leaves a max_tokens within the trained context
                               (StreamingLLM). Both for steps and for prompts, up to 2^30 tokens. Prompts are read in
                               parts, each compressed when prefill is */
   int32_t top_k;           /* as in kvc_sampling */
@@ -114,11 +117,12 @@ typedef struct kvc_sampling {
 typedef struct kvc_session_stats {
   int32_t struct_size;
   int32_t n_prompt, n_answer, n_compactions;         /* tokens fed, tokens generated, times compressed */
-  int64_t cache_bytes, cache_bytes_peak, cache_bytes_full;  /* held now, at most, under policy full */
+  int64_t cache_bytes, cache_bytes_peak;             /* held now, at most */
+  int64_t cache_bytes_full;                          /* if nothing had been dropped or quantised */
   int64_t workspace_bytes, weight_bytes;             /* buffers beside the cache (most so far), weights */
   int64_t n_slots, n_slots_full;                     /* cached entries over all heads, under policy full */
   double  prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
-  int32_t stop_token;      /* that ended the answer with KVC_TOKEN_NONE, until the next input; else -1 */
+  int32_t stop_token;      /* that ended the answer with KVC_TOKEN_NONE, until the next input is read; else -1 */
   int32_t reserved;        /* 0 */
   double  prompt_progress; /* share that is read of a prompt that kvc_session_enqueue queued, 0 to 1; 1 = none waits */
 } kvc_session_stats;
@@ -161,9 +165,9 @@ KVC_API kvc_status  kvc_device_describe(int32_t index, char *json, int32_t cap_j
  * 256 MiB. KVC_E_UNSUPPORTED where this machine has no such device.  [any] */
 KVC_API kvc_status  kvc_device_measure(int32_t index, double *out_bytes_per_second);
 
-/* Opens a model file. device: "auto" (or NULL), "cpu", "cuda" or "cuda:N". params may be NULL. Everything in the file
- * is verified before use (see trusted). KVC_E_IO cannot read; KVC_E_BAD_MODEL damaged or newer file; KVC_E_INVALID a
- * name of no device; KVC_E_UNSUPPORTED a device that this build or machine has not, or a weight type it has no kernel
+/* Opens a model file. device: "auto" (or NULL, or ""), "cpu", "cuda" or "cuda:N". params may be NULL. Everything in the
+ * file is verified before use (see trusted). KVC_E_IO cannot read; KVC_E_BAD_MODEL damaged or newer file; KVC_E_INVALID
+ * a name of no device; KVC_E_UNSUPPORTED a device that this build or machine has not, or a weight type it has no kernel
  * for; KVC_E_MEMORY.  [any] */
 KVC_API kvc_status  kvc_model_open(const char *path, const char *device,
                                    const kvc_model_params *params, kvc_model **out_model);
@@ -215,7 +219,7 @@ KVC_API kvc_status  kvc_detokenize(const kvc_model *model, const int32_t *tokens
 KVC_API kvc_status  kvc_policy_create(const char *spec, kvc_policy **out_policy);
 /* The canonical spec with all defaults written out; parses back to the same policy. [any] */
 KVC_API kvc_status  kvc_policy_describe(const kvc_policy *policy, char *text, int32_t cap_text, int32_t *n_out);
-/* Head scores other than the model's ([L, G], higher = more important; headkv: [L, H]), and slots for method
+/* Head scores other than the model's ([L, G], higher = more important; headkv: or [L, H]), and slots for method
  * "table" ([L, G], window included). In layer order, copied. A method that uses none ignores them.  [any] */
 KVC_API kvc_status  kvc_policy_set_head_scores(kvc_policy *policy, const float *scores, int32_t n_scores);
 KVC_API kvc_status  kvc_policy_set_table(kvc_policy *policy, const int32_t *slots, int32_t n_slots);
@@ -234,7 +238,8 @@ KVC_API kvc_status  kvc_session_plan(const kvc_model *model, const kvc_policy *p
                                      const kvc_session_params *params, int32_t n_prompt, kvc_plan *out_plan,
                                      int32_t *slots, int32_t cap_slots, int32_t *n_out);
 /* policy (copied) may be NULL: keep everything. params may be NULL. KVC_E_INVALID also when the policy does not fit
- * the model (score table of another shape), KVC_E_NOT_FOUND when it needs scores the file has not. [model] */
+ * the model (score table of another shape), KVC_E_NOT_FOUND when it needs scores the file has not, KVC_E_UNSUPPORTED
+ * when it cannot go on past max_tokens as on_full wants. [model] */
 KVC_API kvc_status  kvc_session_create(kvc_model *model, const kvc_policy *policy,
                                        const kvc_session_params *params, kvc_session **out_session);
 KVC_API void        kvc_session_close(kvc_session *session);    /* [sess] frees its cache; forks stay */
@@ -243,12 +248,14 @@ KVC_API void        kvc_session_close(kvc_session *session);    /* [sess] frees 
  * session as it was.  [sess] */
 KVC_API kvc_status  kvc_session_prefill(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 /* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy, by the
- * newest rows of all parts; prefill of fewer tokens than a method's window looks at those only.  [sess] */
+ * newest rows of all parts; prefill of fewer tokens than a method's window looks at those only. KVC_E_UNSUPPORTED: a
+ * policy with once=1, whose entries remember no score. Compress and trim feed the token of the last step first, also
+ * where they fail behind that.  [sess] */
 KVC_API kvc_status  kvc_session_append(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 KVC_API kvc_status  kvc_session_compress(kvc_session *session);
 /* As prefill (compress not 0) or append, but the tokens are only queued: calls of kvc_batch_step read them on, and any
- * other call on the session that needs them reads the rest first. One that fails takes the whole prompt back; reset
- * drops it. What can be refused beforehand is refused here.  [sess] */
+ * other call on the session that needs them reads the rest first, also one that is refused then. One that fails takes
+ * the whole prompt back; reset drops it. What can be refused beforehand is refused here.  [sess] */
 KVC_API kvc_status  kvc_session_enqueue(kvc_session *session, const int32_t *tokens, int32_t n_tokens,
                                         int32_t compress);
 /* One message of a conversation, n_text bytes (0 ..), between the marks that the model file has for its role. The marks
@@ -266,9 +273,10 @@ KVC_API kvc_status  kvc_session_say(kvc_session *session, int32_t role, const ui
  * A role without marks of the caller's in a file without is said unmarked.  [sess] */
 KVC_API kvc_status  kvc_session_set_turn_marks(kvc_session *session, int32_t role, const char *prefix,
                                                const char *suffix);
-/* Compresses harder, to `budget` slots per KV head on average, and keeps that budget; one of bytes stays where it is
- * the smaller. *out_freed (may be NULL) gets the bytes. KVC_E_UNSUPPORTED: the policy keeps everything, or has a table
- * of slots.  [sess] */
+/* Makes `budget` (1 .. 2^24) slots per KV head the policy's, as budget=N in its text, and compresses to it; one of
+ * bytes stays where it is the smaller. It stays with the session, through reset too. A larger budget than before holds
+ * for what comes: what is gone does not come back, but for rows that are run again. *out_freed (may be NULL) gets the
+ * bytes. KVC_E_UNSUPPORTED: the policy keeps everything, has a table of slots, or once=1.  [sess] */
 KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64_t *out_freed);
 /* Generates one token, or KVC_TOKEN_NONE at a stop token: that one is in the statistics and not in the cache (accept
  * it, or begin the next prompt with it, where the next turn should see it). When max_tokens are held and one more was
@@ -313,9 +321,10 @@ KVC_API kvc_status  kvc_session_set_token_mask(kvc_session *session, const int32
  * queued prompts are read on, in the order of the sessions; one that is complete then steps with the others. params may
  * be NULL.
  * out_tokens [n]: as kvc_session_step gives it, or KVC_TOKEN_READING. out_statuses [n] (may be NULL): what
- * kvc_session_step would have returned for each; a session that cannot go on does not stop the others, and
- * kvc_last_error has the text of the last such. The call itself fails, and no session has changed, where the batch
- * cannot be: a session twice (KVC_E_BUSY) or of another model.  [sess] each */
+ * kvc_session_step would have returned for each; a session that cannot go on (its token is KVC_TOKEN_NONE, as behind a
+ * complete answer) does not stop the others, and kvc_last_error has the text of the last such. The call itself
+ * fails, and no session has changed, where the batch cannot be: a session twice (KVC_E_BUSY) or of another model
+ * (KVC_E_INVALID).  [sess] each */
 KVC_API kvc_status  kvc_batch_step(kvc_session *const *sessions, int32_t n, const kvc_batch_params *params,
                                    int32_t *out_tokens, kvc_status *out_statuses);
 /* The same for samplers of your own: logits [n, V] instead of tokens, to choose from and kvc_session_accept.
@@ -337,16 +346,19 @@ KVC_API kvc_status  kvc_session_get_progress(const kvc_session *session, double 
  * that stands for n dropped tokens. A queued prompt is not read for it.  [sess] */
 KVC_API kvc_status  kvc_session_get_kept(const kvc_session *session, int32_t layer, int32_t kv_head,
                                          int32_t *positions, int32_t cap_positions, int32_t *n_out);
-KVC_API kvc_status  kvc_session_reset(kvc_session *session); /* [sess] empty; same policy, seed; mends KVC_E_DEVICE */
-/* The running call, or else the next one that computes (prefill, append, step, accept, compress, trim, get_logits),
- * returns KVC_E_CANCELLED, which answers the request; clear_cancel withdraws one that came too late.  [any], also from
- * a signal handler */
+/* Empty again. Policy with trim's budget, sampling, seed, bias, mask and marks stay; mends KVC_E_DEVICE.  [sess] */
+KVC_API kvc_status  kvc_session_reset(kvc_session *session);
+/* The running call, or else the next one that computes or queues (prefill, append, enqueue, say, step, accept,
+ * compress, trim, get_logits, a batch, what reads a queued prompt), returns KVC_E_CANCELLED, which answers the request;
+ * clear_cancel withdraws one that came too late.  [any], also from a signal handler */
 KVC_API kvc_status  kvc_session_cancel(kvc_session *session);
 KVC_API kvc_status  kvc_session_clear_cancel(kvc_session *session);
-/* Same cache, own sampler and answer; costs no cache bytes until one of them writes.  [sess] */
+/* Same cache, sampling, bias and mask; own from then on. Text that waits to be read stays the parent's. Costs no cache
+ * bytes until one of them writes.  [sess] */
 KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_session);
-/* Removes the newest n_tokens exactly, while no older one was evicted or left its window since, and no side value (h2o)
- * watched them; else KVC_E_UNSUPPORTED and nothing changes. Next comes a prefill, an append, an accept, or a say: whose
+/* Removes the newest n_tokens exactly, while no older one was evicted or left its window since, no side value (h2o,
+ * kvzip without once=1) watched them, and the cache is not quantised; else KVC_E_UNSUPPORTED and nothing changes. Next
+ * comes a prompt, queued or said or not, or an accept where a token is left: whose
  * turn it is goes back too, to what it was behind the last message that is there whole. Queries do not come back: with
  * decode=reobserve the next reduction at a step looks with n_tokens fewer.  [sess] */
 KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
