@@ -246,6 +246,7 @@ public sealed class SessionStats {
     DecodeSeconds = raw.decode_seconds;
     StopToken = raw.stop_token;
     PromptProgress = raw.prompt_progress;
+    Tokens = raw.n_tokens;
   }
 
   /// <summary>Tokens fed.</summary>
@@ -278,6 +279,8 @@ public sealed class SessionStats {
   public int StopToken { get; }
   /// <summary>Share that has been read of a queued prompt, 0 to 1; 1: none waits.</summary>
   public double PromptProgress { get; }
+  /// <summary>Tokens held now: what MaxTokens bounds, and Rewind takes from.</summary>
+  public int Tokens { get; }
 }
 
 /// <summary>What a session would take. Real use stays within 5 % of it.</summary>

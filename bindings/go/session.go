@@ -400,6 +400,7 @@ type Stats struct {
 	PrefillSeconds, CompressSeconds, DecodeSeconds float64
 	StopToken                                      int32   // that ended the answer, or -1
 	PromptProgress                                 float64 // of a queued prompt; 1 = none waits
+	Tokens                                         int32   // held now: what MaxTokens bounds and Rewind takes from
 }
 
 // Stats gives the counts.
@@ -420,7 +421,7 @@ func readStats(native uintptr) (Stats, error) {
 	return Stats{r.GetN_prompt(), r.GetN_answer(), r.GetN_compactions(), r.GetCache_bytes(), r.GetCache_bytes_peak(),
 		r.GetCache_bytes_full(), r.GetWorkspace_bytes(), r.GetWeight_bytes(), r.GetN_slots(), r.GetN_slots_full(),
 		r.GetPrefill_seconds(), r.GetCompress_seconds(), r.GetDecode_seconds(), r.GetStop_token(),
-		r.GetPrompt_progress()}, nil
+		r.GetPrompt_progress(), r.GetN_tokens()}, nil
 }
 
 // Progress is the share of the running Prefill, Append or Say that has been read; 1 = none runs. Any goroutine may ask.

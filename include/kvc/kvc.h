@@ -123,7 +123,8 @@ typedef struct kvc_session_stats {
   int64_t n_slots, n_slots_full;                     /* cached entries over all heads, under policy full */
   double  prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
   int32_t stop_token;      /* that ended the answer with KVC_TOKEN_NONE, until the next input is read; else -1 */
-  int32_t reserved;        /* 0 */
+  int32_t n_tokens;        /* held now, the last step's included: what max_tokens bounds and a rewind takes from;
+                              n_prompt and n_answer go on counting what was taken back */
   double  prompt_progress; /* share that is read of a prompt that kvc_session_enqueue queued, 0 to 1; 1 = none waits */
 } kvc_session_stats;
 
@@ -297,7 +298,8 @@ KVC_API kvc_status  kvc_session_step_draft(kvc_session *session, const int32_t *
                                            int32_t *tokens, int32_t cap_tokens, int32_t *n_out);
 /* A draft from the text itself (prompt lookup): the tokens, at most cap_draft, that followed the newest earlier place
  * of the last n_gram tokens (1 .. 64; 3 is usual), or of fewer, two at least, where so many stood nowhere before. Good
- * where an answer repeats its prompt. *n_out 0: none. Allocates nothing; time n_tokens * n_gram.  [any] */
+ * where an answer repeats its prompt. *n_out is what was written; 0: none. Allocates nothing; time n_tokens * n_gram.
+ * [any] */
 KVC_API kvc_status  kvc_draft_lookup(const int32_t *tokens, int32_t n_tokens, int32_t n_gram, int32_t *draft,
                                      int32_t cap_draft, int32_t *n_out);
 /* The answer goes on with the caller's token, as if step had given it, its text included: for samplers of your own

@@ -329,7 +329,7 @@ kvc_status kvc_session_get_stats(const kvc_session* session, kvc_session_stats* 
   return GuardSession(const_cast<kvc_session*>(session), [&](Session& s) -> Status {
     const kvc::SessionStats v = s.Stats();
     kvc_session_stats out{};
-    out.stop_token = v.stop_token, out.prompt_progress = v.prompt_progress;
+    out.stop_token = v.stop_token, out.n_tokens = v.n_tokens, out.prompt_progress = v.prompt_progress;
     out.n_prompt = v.n_prompt, out.n_answer = v.n_answer, out.n_compactions = v.n_compactions;
     out.cache_bytes = v.cache_bytes, out.cache_bytes_peak = v.cache_bytes_peak,
     out.cache_bytes_full = v.cache_bytes_full;

@@ -425,7 +425,7 @@ SessionStats Session::Stats() const {
   SessionStats stats;
   const ModelConfig& c = model_->config();
   stats.n_prompt = n_prompt_, stats.n_answer = n_answer_, stats.n_compactions = n_compactions_;
-  stats.stop_token = stop_token_;
+  stats.stop_token = stop_token_, stats.n_tokens = held();
   stats.cache_bytes = cache_->bytes();
   stats.cache_bytes_peak = std::max(cache_bytes_peak_, stats.cache_bytes);
   stats.cache_bytes_full = FullCacheBytes(n_tokens_);

@@ -25,7 +25,7 @@ struct SessionParams {
 };
 
 struct SessionStats {
-  int32_t n_prompt = 0, n_answer = 0, n_compactions = 0, stop_token = -1;
+  int32_t n_prompt = 0, n_answer = 0, n_compactions = 0, stop_token = -1, n_tokens = 0;
   int64_t cache_bytes = 0, cache_bytes_peak = 0, cache_bytes_full = 0, workspace_bytes = 0, weight_bytes = 0,
           n_slots = 0, n_slots_full = 0;
   double prefill_seconds = 0, compress_seconds = 0, decode_seconds = 0;

@@ -73,7 +73,7 @@ KVC_AT(kvc_session_stats, prefill_seconds, 72);
 KVC_AT(kvc_session_stats, compress_seconds, 80);
 KVC_AT(kvc_session_stats, decode_seconds, 88);
 KVC_AT(kvc_session_stats, stop_token, 96);
-KVC_AT(kvc_session_stats, reserved, 100);
+KVC_AT(kvc_session_stats, n_tokens, 100);
 KVC_AT(kvc_session_stats, prompt_progress, 104);
 
 KVC_SIZE(kvc_batch_params, 8);

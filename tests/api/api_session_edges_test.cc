@@ -60,6 +60,22 @@ TEST_F(SessionEdges, RewindTakesBackHalfACharacter) {
   EXPECT_EQ(Text(s_), "c");
 }
 
+TEST_F(SessionEdges, StatisticsSayHowManyTokensAreHeld) {
+  Open(TEST_MODEL_TINY, "snapkv:budget=16,window=8", 40, 20);
+  EXPECT_EQ(Stats(s_).n_tokens, 20);
+  int32_t token = 0;
+  ASSERT_EQ(kvc_session_step(s_, &token), KVC_OK);
+  EXPECT_EQ(Stats(s_).n_tokens, 21) << "the one that waits to be fed counts";
+  ASSERT_EQ(kvc_session_accept(s_, 'a'), KVC_OK);
+  ASSERT_EQ(kvc_session_rewind(s_, 2), KVC_OK);
+  EXPECT_EQ(Stats(s_).n_tokens, 20);
+  EXPECT_EQ(Stats(s_).n_answer, 2);
+  kvc_status status = KVC_OK;
+  while (status == KVC_OK) status = kvc_session_accept(s_, 'b');
+  ASSERT_EQ(status, KVC_E_CONTEXT_FULL);
+  EXPECT_EQ(Stats(s_).n_tokens, 40 + 1) << "the last has no place, and waits";
+}
+
 TEST_F(SessionEdges, AFullSessionCanBeTrimmed) {
   for (const char* spec : {"snapkv:budget=64,window=8", "h2o:budget=64"}) {
     Open(TEST_MODEL_TINY, spec, 100, 99);

@@ -210,7 +210,8 @@ static class FacadeTest {
       parts.Compress();
       Checks.Check(one.Kept(2, 1).SequenceEqual(parts.Kept(2, 1)), "the same is kept of parts");
       SessionStats stats = one.Stats();
-      Checks.Equal("300 0 1 -1", string.Join(" ", stats.Prompt, stats.Answer, stats.Compactions, stats.StopToken));
+      Checks.Equal("300 0 1 -1 300", string.Join(" ", stats.Prompt, stats.Answer, stats.Compactions, stats.StopToken,
+                                                 stats.Tokens));
       Checks.Check(stats.CacheBytes < stats.CacheBytesFull && stats.Slots < stats.SlotsFull, "it is compressed");
       Checks.Check(stats.PrefillSeconds > 0 && stats.CompressSeconds > 0, "seconds");
       Checks.Check(one.Trim(16) > 0, "trim frees");

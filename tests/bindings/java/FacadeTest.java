@@ -250,8 +250,8 @@ public final class FacadeTest {
       parts.compress();
       Checks.check(Arrays.equals(one.kept(2, 1), parts.kept(2, 1)), "the same is kept of parts");
       SessionStats stats = one.stats();
-      Checks.equal("300 0 1 -1",
-          stats.nPrompt + " " + stats.nAnswer + " " + stats.nCompactions + " " + stats.stopToken);
+      Checks.equal("300 0 1 -1 300",
+          stats.nPrompt + " " + stats.nAnswer + " " + stats.nCompactions + " " + stats.stopToken + " " + stats.nTokens);
       Checks.check(stats.cacheBytes < stats.cacheBytesFull && stats.nSlots < stats.nSlotsFull, "it is compressed");
       Checks.check(stats.prefillSeconds > 0 && stats.compressSeconds > 0, "seconds");
       Checks.check(one.trim(16) > 0, "trim frees");

@@ -270,6 +270,7 @@ class Sessions(Case):
         begun.read(STORY)
         n, logits = begun.stats.n_prompt, list(begun.logits())
         begun.rewind(n)  # empty again, though its statistics count a prompt
+        self.assertEqual((begun.stats.n_prompt, begun.stats.n_tokens), (n, 0))
         begun.read(STORY)
         self.assertEqual(list(begun.logits()), logits)
         plain, queued = self.model.session(), self.model.session()

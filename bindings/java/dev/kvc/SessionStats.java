@@ -32,6 +32,8 @@ public final class SessionStats {
   public final int stopToken;
   /** Share that has been read of a queued prompt, 0 to 1; 1: none waits. */
   public final double promptProgress;
+  /** Tokens held now: what maxTokens bounds, and a rewind takes from. */
+  public final int nTokens;
 
   SessionStats(kvc_session_stats raw) {
     nPrompt = raw.getN_prompt();
@@ -49,5 +51,6 @@ public final class SessionStats {
     decodeSeconds = raw.getDecode_seconds();
     stopToken = raw.getStop_token();
     promptProgress = raw.getPrompt_progress();
+    nTokens = raw.getN_tokens();
   }
 }
