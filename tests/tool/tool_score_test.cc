@@ -77,6 +77,33 @@ TEST(ToolScore, ShardsKillsAndResumptionGiveTheSameBits) {
   EXPECT_NE(other.err.find("seed is 1, here 2"), std::string::npos) << other.err;
 }
 
+// What all heads together and none of them are worth is what `kvc eval` finds right with the full cache and
+// with the window alone. An answer that is right by its tokens is in the text that is generated.
+TEST(ToolScore, UtilitiesOfAnswersAreThoseOfEval) {
+  const TemporaryFolder folder;
+  const ProgramResult eval = RunKvc({"eval", KVC_RECALL, "--data", Tasks(), "--limit", "1", "--policy",
+                                     "full", "--policy", "snapkv:budget=8,window=8", "--json"});
+  ExpectGood(eval);
+  const Json results = eval.Json()["results"];
+  const double full = results[0]["accuracy"], none = results[1]["accuracy"];
+  EXPECT_GT(full, none);
+  std::vector<double> worst_first[2];
+  for (const std::string utility : {"exact", "needle"}) {
+    const std::string out = folder.Path(utility + ".json");
+    ExpectGood(
+        RunKvc({"score", KVC_RECALL, "--data", Tasks(), "--limit", "1", "--utility", utility, "--first-line",
+                "--max-answer", "12", "--variant", "alone", "--mask-experiment", "both", "--out", out}));
+    const Json curves = Json::parse(ReadWholeFile(out))["mask_curves"];
+    for (const char* order : {"top", "bottom"}) {
+      EXPECT_EQ(curves[order].front(), full) << utility << " " << order;
+      EXPECT_EQ(curves[order].back(), none) << utility << " " << order;
+    }
+    worst_first[utility == "needle"] = curves["bottom"].get<std::vector<double>>();
+  }
+  ASSERT_EQ(worst_first[0].size(), worst_first[1].size());
+  for (size_t i = 0; i < worst_first[0].size(); ++i) EXPECT_GE(worst_first[1][i], worst_first[0][i]) << i;
+}
+
 // As many samples as the bound asks for; slices in the file, and drawn.
 TEST(ToolScore, SamplesByABoundOfTheError) {
   const TemporaryFolder folder;

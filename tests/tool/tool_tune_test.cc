@@ -126,6 +126,26 @@ TEST(ToolTune, BudgetsAreSlotsSharesOrBytes) {
   }
 }
 
+// The table for people has what the JSON has.
+TEST(ToolTune, TheTextSaysWhatTheJsonDoes) {
+  const std::vector<std::string> arguments = Tune({"--policy", "streaming", "--policy", "full", "--budgets",
+                                                   "16,32", "--max-loss", "60%", "--limit", "12"});
+  std::vector<std::string> for_programs = arguments;
+  for_programs.push_back("--json");
+  const ProgramResult text = RunKvc(arguments), json = RunKvc(for_programs);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  const Json outcome = json.Json();
+  const std::string chosen = outcome["chosen"]["policy"];
+  const auto number = [](const Json& of) { return std::to_string(of.get<int>()); };
+  const std::string wanted[] = {
+      number(outcome["n_tune"]) + " tasks to tune on, " + number(outcome["n_held_out"]) + " held out, seed 1",
+      "streaming:budget=32 ", "streaming:budget=16 ", "\n" + chosen + "\n",
+      "Held out: " + number(outcome["held_out"]["violations"]) + " of " +
+          number(outcome["held_out"]["n_tasks"]) + " violated"};
+  for (const std::string& words : wanted)
+    EXPECT_NE(text.out.find(words), std::string::npos) << words << "\n" << text.out;
+}
+
 TEST(ToolTune, SaysWhatItCannotPromise) {
   const struct {
     std::vector<std::string> more;
