@@ -158,6 +158,7 @@ cudaError_t Launch(cudaStream_t stream, std::function<bool()> grid) {
 cudaError_t Launch(const Started& started, cudaStream_t stream, std::function<void()> kernel) {
   return Launch(stream, [=] { return RunGrid(started, kernel); });
 }
+
 }  // namespace kvc::emu
 
 using kvc::emu::Enqueue;

@@ -391,9 +391,14 @@ def sg_softmax(z, gain):
     return e / e.sum(-1, keepdims=True)
 
 
+def value_norms(V, kappa_v=7):
+    """Pooled squared value norms: V [n_kv, n, d] -> [n_kv, n]."""
+    return pool((V * V).sum(-1), kappa_v, "avg", "shrink")
+
+
 def value_prior(V, kappa_v=7):
-    """Pooled squared value norms relative to their maximum: V [n_kv, n, d] -> [n_kv, n]."""
-    gamma = pool((V * V).sum(-1), kappa_v, "avg", "shrink")
+    """The same relative to their maximum."""
+    gamma = value_norms(V, kappa_v)
     return gamma / gamma.max(-1, keepdims=True)
 
 
@@ -402,10 +407,9 @@ def aha_gains(rows, C, d=None, units="raw", floor=True):
     return [aha_gain(i + 1, C, d, units, floor) for i in rows]
 
 
-def aha_score(P_sg, V, kappa_v=7, score_pool=1):
+def aha_score(P_sg, V, kappa_v=7):
     """P_sg: SG-softmax of the last r rows. Returns F-hat [n_kv, n] (sum over rows, group mean, value prior)."""
-    F = value_prior(V, kappa_v) * group(P_sg.sum(1), len(V))
-    return pool(F, score_pool, "avg") if score_pool > 1 else F
+    return value_prior(V, kappa_v) * group(P_sg.sum(1), len(V))
 
 
 def aha_step(F, p, C, B_r):

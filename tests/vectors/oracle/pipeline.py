@@ -327,17 +327,13 @@ def do_h2o(layer, i, C, o, plan):
 
 
 def do_tova(layer, i, C, o, plan):
-    if o.get("tova_scope") == "kvhead":
-        rows = np.split(layer.P([layer.n - 1])[:, 0], layer.n_kv)
-        keep = [M.tova_step(p, C, o["protect_last"]) for p in rows]
-        return select(layer, keep), after_tova(C, o), dict(score=[p.mean(0) for p in rows])
-    S = M.tova_score(layer.P([layer.n - 1])[:, 0], False)
-    T = M.tova_score(layer.P([layer.n - 1])[:, 0], o["protect_last"])
-    gap = M.margin(C - 1, S[:-1]) if o["protect_last"] else M.margin(C, S)
+    P = layer.P([layer.n - 1])[:, 0]
+    rows = np.split(P, layer.n_kv) if o.get("tova_scope") == "kvhead" else [P] * layer.n_kv
+    S = [M.tova_score(p, False) for p in rows]
     return (
-        select(layer, [M.top(C, T)] * layer.n_kv),
+        select(layer, [M.tova_step(p, C, o["protect_last"]) for p in rows]),
         after_tova(C, o),
-        dict(score=[S] * layer.n_kv, margin=[gap] * layer.n_kv),
+        dict(score=S, margin=[M.margin(C - 1, s[:-1]) if o["protect_last"] else M.margin(C, s) for s in S]),
     )
 
 
@@ -454,7 +450,7 @@ def do_aha(layer, i, C, o, plan):
     keep = [M.heavy_and_recent(f, C, r) for f in F]
     prior = dict(prior=M.value_prior(layer.V, o["kappa_v"])) if o.get("aha_decode_prior") else {}
     heads = select(layer, keep, F=F, **prior)
-    for h, gamma in zip(heads, M.pool((layer.V * layer.V).sum(-1), o["kappa_v"], "avg", "shrink")):
+    for h, gamma in zip(heads, M.value_norms(layer.V, o["kappa_v"])):
         h.most = gamma.max()
     return (
         heads,
