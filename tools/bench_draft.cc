@@ -3,7 +3,7 @@
 #include <cmath>
 #include <optional>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/output.h"
 
 namespace kvc::tool {

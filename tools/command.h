@@ -1,35 +1,12 @@
 // What a subcommand of kvc is. Each cmd_*.cc has one Add function; main.cc has the one list of them.
-//
-// Inside tools/ a failure is an exception: CLI11 works that way, and it keeps the commands readable. main
-// catches all of them.
 #pragma once
 #include <functional>
-#include <stdexcept>
-#include <string>
 
 #include <CLI/CLI.hpp>
 
+#include "tools/failure.h"
+
 namespace kvc::tool {
-
-enum ExitCode { kExitGood = 0, kExitFailed = 1, kExitUsage = 2 };
-
-// Ends the command with kExitFailed and this text.
-class Failure : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-// Nobody hears any more: ends even what goes on behind other failures.
-class OutputFailure : public Failure {
- public:
-  using Failure::Failure;
-};
-
-// Ends the command with kExitUsage: what was asked for cannot be meant.
-class UsageError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 class Signals;
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/files.h"
 
 namespace kvc::tool {

@@ -4,7 +4,7 @@
 
 #define KVC_EXPERIMENTAL
 #include "kvc/kvc_experimental.h"
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/output.h"
 #include "tools/watch.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kvc/kvc.h"
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/output.h"
 
 namespace kvc::tool {

@@ -13,7 +13,7 @@
 
 #include "models/convert/convert.h"
 #include "models/convert/gguf_parts.h"
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/kvc_handles.h"
 #include "tools/output.h"
 

@@ -7,7 +7,7 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 
 namespace kvc::tool {
 
@@ -69,7 +69,7 @@ std::string FormatPercent(double share) { return Format("%.1f %%", share * 100);
 std::string FormatCount(int64_t count) {
   std::string text = std::to_string(count);
   const int first = text[0] == '-' ? 1 : 0;
-  for (int i = static_cast<int>(text.size()) - 3; i > first; i -= 3) text.insert(static_cast<size_t>(i), ",");
+  for (int i = static_cast<int>(text.size()) - 3; i > first; i -= 3) text.insert(static_cast<size_t>(i), 1, ',');
   return text;
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "models/convert/output_file.h"
-#include "tools/command.h"
+#include "tools/failure.h"
 
 namespace kvc::tool {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/files.h"
 #include "tools/score/merge.h"
 

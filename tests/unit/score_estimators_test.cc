@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/golden/golden_files.h"
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/score/random.h"
 
 namespace kvc::tool {

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "tests/support/tiny_model.h"
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/files.h"
 
 namespace kvc::tool {

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "tests/support/heap_faults.h"
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/files.h"
 
 namespace kvc::tool {

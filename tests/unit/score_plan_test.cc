@@ -8,7 +8,7 @@
 #include <numeric>
 #include <set>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/score/headkv.h"
 #include "tools/score/players.h"
 #include "tools/score/random.h"

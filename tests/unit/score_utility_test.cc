@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 
 namespace kvc::tool {
 namespace {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <numeric>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/output.h"
 
 namespace kvc::tool {

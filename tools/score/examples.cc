@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cinttypes>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/score/random.h"
 
 namespace kvc::tool {

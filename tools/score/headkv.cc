@@ -6,7 +6,7 @@
 #include <set>
 
 #include "kvc/kvc_experimental.h"
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/score/utility.h"
 
 namespace kvc::tool {

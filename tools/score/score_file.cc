@@ -7,7 +7,7 @@
 #include <functional>
 #include <numeric>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/files.h"
 #include "tools/kvc_handles.h"
 #include "tools/score/players.h"

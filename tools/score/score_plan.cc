@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/score/random.h"
 
 namespace kvc::tool {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/score/players.h"
 
 namespace kvc::tool {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/score/team.h"
 
 namespace kvc::tool {

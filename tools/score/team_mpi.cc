@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/score/team.h"
 
 namespace kvc::tool {

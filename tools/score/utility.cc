@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/output.h"
 
 namespace kvc::tool {

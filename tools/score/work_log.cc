@@ -15,7 +15,7 @@
 #include <cstring>
 #include <thread>
 
-#include "tools/command.h"
+#include "tools/failure.h"
 #include "tools/files.h"
 
 namespace kvc::tool {

@@ -150,7 +150,8 @@ SuiteItem QuestionItem(const QuestionSet& set, size_t n_documents, Draws draws) 
       "Answer the question based on the given documents. Only give me the answer and do not output any other "
       "words.\n";
   SuiteItem item;
-  item.context = task + "\nThe following are given documents.\n\n";
+  item.context = task;
+  item.context += "\nThe following are given documents.\n\n";
   for (size_t i = 0; i < chosen.size(); ++i)
     item.context += "Document " + std::to_string(i + 1) + ":\n" + set.documents[chosen[i]] + "\n\n";
   item.context += task;
