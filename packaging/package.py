@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds what users install. ./dev package calls this; see docs/packages.md.
 
-Usage: package.py KIND...        into out/
+Usage: package.py [--check] KIND...        into out/; --check: only whether there are such kinds
   tar            libkvc-VERSION-linux-x86_64.tar.gz: glibc 2.28 or newer
   tar-aarch64    libkvc-VERSION-linux-aarch64.tar.gz
   tar-musl       libkvc-VERSION-linux-musl-x86_64.tar.gz: static programs
@@ -180,10 +180,13 @@ KINDS = {"tar": tar, "tar-aarch64": tar_aarch64, "tar-musl": tar_musl, "deb": de
 
 
 def main():
-    kinds = sys.argv[1:]
+    check = sys.argv[1:2] == ["--check"]
+    kinds = sys.argv[1 + check:]
     unknown = [kind for kind in kinds if kind not in KINDS]
     if not kinds or unknown:
         sys.exit(__doc__ if not unknown else f"package.py: no kind '{unknown[0]}': {', '.join(KINDS)}")
+    if check:
+        return 0
     for kind in kinds:
         KINDS[kind]()
     return 0

@@ -210,7 +210,8 @@ const Chat::Command Chat::kCommands[] = {
 int Run(const ChatOptions& options, Signals* signals) {
   NoteIdleTables(options.tables, {options.policy});
   const Model model = OpenModel(options.model, signals);
-  if (options.session.on_full != "slide") NoteBeyondTraining(model, options.session.context);
+  if (options.session.on_full != "slide")
+    NoteBeyondTraining(model, MakePolicy(options.policy, options.tables), options.session.context);
   Chat(options, model, signals).Run();
   return kExitGood;
 }

@@ -82,12 +82,12 @@ void PrintIntroduction(const Model& model, const Task& task, size_t n_tasks, siz
              FormatParameters(info.n_parameters).c_str(), info.n_layers, info.n_kv_heads, info.head_dim,
              model.n_kv_heads_total()));
   Print(
-      Format("%zu context%s of about %zu tokens: prose with facts hidden in it. Every context is "
+      Format("%s of about %zu tokens: prose with facts hidden in it. Every context is "
              "compressed, and only then\n"
              "come the questions, %zu in all: what was dropped by then cannot be looked up again. "
              "(cokv-document reads a\n"
              "context twice before it drops; the others once.)\n\nFrom the first context:\n\n",
-             n_tasks, n_tasks == 1 ? "" : "s", n_tokens, n_questions));
+             Counted(static_cast<int64_t>(n_tasks), "context", "contexts").c_str(), n_tokens, n_questions));
   Print(Wrap(Excerpt(task.context, task.questions[0]), "    "));
 }
 

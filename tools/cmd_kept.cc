@@ -43,12 +43,17 @@ int Kept(const KeptOptions& options, Signals* signals) {
   NoteIdleTables(options.tables, {options.policy});
   const Model model = OpenModel(options.model);
   const TokenList prompt = ReadPrompt(options.prompt, model);
-  if (options.session.on_full != "slide") NoteBeyondTraining(model, options.session.context);
+  if (options.session.on_full != "slide") NoteBeyondTraining(model, policy, options.session.context);
   CancelOnSignal cancel(signals);
   Session session(model, policy, SessionParams(options.session));
   const WatchSession watch(&cancel, session);
-  session.Prefill(prompt);
-  const Generation answer = Generate(&session, options.max_tokens, {}, &cancel);
+  Generation answer;
+  try {
+    session.Prefill(prompt);
+    answer = Generate(&session, options.max_tokens, {}, &cancel);
+  } catch (const StatusFailure& failure) {
+    RethrowWithRoom(failure, model, options.session);
+  }
   if (answer.cancelled) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
   Json kept = Json::array();
   Table table({"layer", "head", "slots", "positions"}, "rrrl");

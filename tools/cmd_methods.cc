@@ -58,8 +58,9 @@ int Methods(const MethodsOptions& options) {
   }
   if (!options.name.empty() && list.empty()) {
     const std::string nearest = Nearest(options.name, names);
-    throw Failure("no method \"" + options.name + "\"" +
-                  (nearest.empty() ? "." : "; did you mean \"" + nearest + "\"?") + " There are: " + known);
+    throw UsageError("no method \"" + options.name + "\"" +
+                     (nearest.empty() ? "." : "; did you mean \"" + nearest + "\"?") +
+                     " There are: " + known);
   }
   if (options.json) {
     PrintJson(options.name.empty() ? list : list[0]);

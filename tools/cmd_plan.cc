@@ -108,7 +108,7 @@ int Plan(PlanOptions options) {
   kvc_session_params params = DefaultSessionParams();
   params.max_tokens = context;
   const SessionPlan plan = PlanSession(model, policy, params, options.prompt);
-  NoteBeyondTraining(model, context);
+  NoteBeyondTraining(model, policy, context);
   if (options.json) {
     PrintJson(PlanJson(options, plan, model, policy, context));
   } else {

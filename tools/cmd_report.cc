@@ -110,8 +110,8 @@ int MakeReport(ReportCommand command, Signals* signals) {
   for (size_t l = 0; l < ladders.size(); ++l)
     report.contexts.push_back(MeasureKept(model, ladders[l][shown[l]].policy, tasks[0]));
   WriteTextFile(command.out, ReportHtml(report));
-  Print(Format("%s: %zu polic%s on %zu context%s\n", Printable(command.out).c_str(), ladders.size(),
-               ladders.size() == 1 ? "y" : "ies", tasks.size(), tasks.size() == 1 ? "" : "s"));
+  Print(Printable(command.out) + ": " + Counted(static_cast<int64_t>(ladders.size()), "policy", "policies") +
+        " on " + Counted(static_cast<int64_t>(tasks.size()), "context", "contexts") + "\n");
   return kExitGood;
 }
 

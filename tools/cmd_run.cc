@@ -15,6 +15,8 @@
 namespace kvc::tool {
 namespace {
 
+constexpr int32_t kAnswer = 128;  // tokens of an answer, where nothing was said
+
 struct RunOptions {
   ModelOptions model;
   PromptOptions prompt;
@@ -22,7 +24,7 @@ struct RunOptions {
   SessionOptions session;
   std::string policy = "full", draft_policy;
   std::vector<std::string> questions;
-  int32_t max_tokens = 128, draft = 0;
+  int32_t max_tokens = -1, draft = 0;  // max_tokens -1: kAnswer, as far as there is room
   bool compare = false, stats = false, json = false;
 };
 
@@ -57,6 +59,21 @@ std::unique_ptr<Drafter> MakeDrafter(const RunOptions& options, const TokenList&
   return std::make_unique<LookupDrafter>(options.draft, std::move(text));
 }
 
+// The most tokens of an answer that this session begins.
+int32_t MostTokens(const RunOptions& options, const Model& model, const Session& session) {
+  if (options.max_tokens >= 0) return options.max_tokens;
+  if (options.session.on_full != "error") return kAnswer;
+  const int64_t holds = options.session.context > 0 ? options.session.context : model.info().max_tokens;
+  return static_cast<int32_t>(std::clamp<int64_t>(holds - session.Stats().n_tokens, 1, kAnswer));
+}
+
+// Says it when an answer ended for want of room alone.
+void NoteNoRoom(const RunOptions& options, const Generation& answer, int32_t most) {
+  if (options.max_tokens >= 0 || most == kAnswer || static_cast<int32_t>(answer.tokens.size()) < most) return;
+  Note("kvc: note: the answer ends after " + Counted(most, "token", "tokens") +
+       ", where the session is full: --context N makes more room, --on-full slide drops old tokens");
+}
+
 Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& policy,
                   const TokenList& prompt, CancelOnSignal* cancel, bool stream) {
   Answers run;
@@ -87,15 +104,16 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
     Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
     const std::unique_ptr<Drafter> drafter = MakeDrafter(options, prompt, asked, drafts ? &*drafts : nullptr);
     const WatchSession watch(cancel, *session);
+    const int32_t most = MostTokens(options, model, *session);
     try {
-      run.answers.push_back(
-          Generate(session, options.max_tokens, stream ? sink : TextSink{}, cancel, drafter.get()));
+      run.answers.push_back(Generate(session, most, stream ? sink : TextSink{}, cancel, drafter.get()));
     } catch (const Failure&) {
       if (stream) Print("\n");  // what is said about it begins on a line of its own
       throw;
     }
     if (stream) Print("\n");
     if (cancel->received()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
+    NoteNoRoom(options, run.answers.back(), most);
   }
   return run;
 }
@@ -244,14 +262,8 @@ Json ComparisonJson(const Answers& run, const Answers& full) {
   return out;
 }
 
-int Run(const RunOptions& options, Signals* signals) {
-  const Policy policy = MakePolicy(options.policy, options.tables);
-  // Without drafts by a policy, the same one twice.
-  NoteIdleTables(options.tables,
-                 {options.policy, options.draft_policy.empty() ? options.policy : options.draft_policy});
-  const Model model = OpenModel(options.model, signals);
+void Answer(const RunOptions& options, const Model& model, const Policy& policy, Signals* signals) {
   const TokenList prompt = ReadPrompt(options.prompt, model);
-  if (options.session.on_full != "slide") NoteBeyondTraining(model, options.session.context);
   CancelOnSignal cancel(signals);
   const Answers run = AnswerAll(options, model, policy, prompt, &cancel, /*stream=*/!options.json);
   if (options.stats && !options.json) PrintStats(run, model);
@@ -262,6 +274,20 @@ int Run(const RunOptions& options, Signals* signals) {
   } else if (options.compare) {
     const Answers full = AnswerInFull(options, model, prompt, &cancel);
     PrintComparison(run, full, !options.questions.empty(), options.questions);
+  }
+}
+
+int Run(const RunOptions& options, Signals* signals) {
+  const Policy policy = MakePolicy(options.policy, options.tables);
+  // Without drafts by a policy, the same one twice.
+  NoteIdleTables(options.tables,
+                 {options.policy, options.draft_policy.empty() ? options.policy : options.draft_policy});
+  const Model model = OpenModel(options.model, signals);
+  if (options.session.on_full != "slide") NoteBeyondTraining(model, policy, options.session.context);
+  try {
+    Answer(options, model, policy, signals);
+  } catch (const StatusFailure& failure) {
+    RethrowWithRoom(failure, model, options.session);
   }
   return kExitGood;
 }
@@ -274,9 +300,9 @@ Action AddRun(CLI::App* app) {
   AddPromptOptions(app, &options->prompt);
   AddPolicyOption(app, &options->policy);
   AddTableOptions(app, &options->tables);
-  app->add_option("--max-tokens", options->max_tokens, "Most tokens to generate")
+  app->add_option("--max-tokens", options->max_tokens,
+                  "Most tokens to generate; none: 128, as far as the session has room")
       ->check(AtLeast(0))
-      ->capture_default_str()
       ->type_name("N");
   app->add_option(
          "--draft", options->draft,

@@ -243,7 +243,7 @@ void PrintAlphas(const Json& scores) {
   Print(Format("alpha %d is best on average and goes with the scores\n", scores["alpha"].get<int>()));
 }
 
-void PrintSummary(const Json& scores, const Json& cost, int32_t n_players, const std::string& out) {
+void PrintSummary(const Json& scores, const Json& cost, const std::string& out) {
   const double passes = cost["weight_passes"].get<double>(),
                alone = cost["weight_passes_alone"].get<double>();
   if (cost["evaluations"].get<int64_t>() > 0) {
@@ -255,10 +255,8 @@ void PrintSummary(const Json& scores, const Json& cost, int32_t n_players, const
         FormatCount(cost["weight_passes_alone"].get<int64_t>()).c_str(), Ratio(alone, passes)));
   }
   if (scores.contains("mae_between_runs")) {
-    Print(Format("runs agree: MAE %.2g (the rule stops below %.2g), Spearman %.3f, same lowest heads %s\n",
-                 scores["mae_between_runs"].get<double>(), 1.0 / n_players,
-                 scores["correlation_between_runs"].get<double>(),
-                 FormatPercent(scores["lowest_overlap"].get<double>()).c_str()));
+    Print(AgreementText(scores) + ", same lowest heads " +
+          FormatPercent(scores["lowest_overlap"].get<double>()) + "\n");
   }
   PrintAlphas(scores);
   Print(Printable(out) + ": scores of " + scores["dataset"].get<std::string>() +
@@ -362,7 +360,7 @@ int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet&
     out["cost"] = cost, out["log"] = c.log;
     PrintJson(out);
   } else {
-    PrintSummary(out, cost, c.plan.n_players(), c.out);
+    PrintSummary(out, cost, c.out);
   }
   return kExitGood;
 }

@@ -66,12 +66,11 @@ int Merge(const MergeCommand& command, Signals* signals) {
     PrintJson(scores);
     return kExitGood;
   }
-  Print(Format("%s: %s samples from %zu files", Printable(command.out).c_str(),
-               FormatCount(scores["samples"].get<int64_t>()).c_str(), command.files.size()));
+  Print(Printable(command.out) + ": " + Counted(scores["samples"].get<int64_t>(), "sample", "samples") +
+        " from " + Counted(static_cast<int64_t>(command.files.size()), "file", "files"));
   if (!command.average) Print("; estimator " + TextMember(scores, "variant", command.out));
   if (scores.contains("mae_between_runs")) {
-    Print(Format("; runs agree: MAE %.2g, Spearman %.3f", scores["mae_between_runs"].get<double>(),
-                 scores["correlation_between_runs"].get<double>()));
+    Print("; " + AgreementText(scores));
   }
   Print("\n");
   return kExitGood;

@@ -174,7 +174,8 @@ int Plot(const PlotCommand& command, Signals* signals) {
   AddSlices(files, &page);
   AddBudgets(command, files, &page);
   WriteTextFile(command.out, page.Text());
-  Print(Format("%s: %zu score files drawn\n", Printable(command.out).c_str(), files.size()));
+  Print(Printable(command.out) + ": " +
+        Counted(static_cast<int64_t>(files.size()), "score file", "score files") + " drawn\n");
   return kExitGood;
 }
 

@@ -86,12 +86,15 @@ void RefuseTooFewTasks(const TuneCommand& command, const TuneData& data, size_t 
   const double level = (1 - promise.confidence) / static_cast<double>(n_ladders);
   const int64_t needed = DrawsNeeded(0, promise.max_loss, level, data.is_binary);
   if (static_cast<int64_t>(data.split.tune.size()) >= needed) return;
-  const double all = static_cast<double>(needed) / (1 - command.held_out);
-  throw Failure(Format(
-      "%zu tasks to tune on are too few: %s confidence in a loss of at most %s with %zu polic%s needs "
-      "%lld even when nothing is lost, %lld with those held out",
-      data.split.tune.size(), Share(promise.confidence).c_str(), Share(promise.max_loss).c_str(), n_ladders,
-      n_ladders == 1 ? "y" : "ies", static_cast<long long>(needed), static_cast<long long>(std::ceil(all))));
+  int64_t all = needed;
+  while (all - static_cast<int64_t>(HeldOutOf(static_cast<size_t>(all), command.held_out)) < needed) ++all;
+  throw Failure(
+      Format("%s to tune on are too few: %s confidence in a loss of at most %s with %s needs "
+             "%lld even when nothing is lost, %lld with those held out",
+             Counted(static_cast<int64_t>(data.split.tune.size()), "task", "tasks").c_str(),
+             Share(promise.confidence).c_str(), Share(promise.max_loss).c_str(),
+             Counted(static_cast<int64_t>(n_ladders), "policy", "policies").c_str(),
+             static_cast<long long>(needed), static_cast<long long>(all)));
 }
 
 void Search(const TuneCommand& command, const Model& model, const TuneData& data, TuneOutcome* out) {

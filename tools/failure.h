@@ -1,5 +1,5 @@
-// How a part of the program fails: by an exception, as CLI11 does, which keeps the commands readable; main catches
-// all of them. Apart from command.h, whose CLI11 takes the compiler seconds wherever it is included.
+// How a part of the program fails: by an exception, as CLI11 does, which keeps the commands readable; main
+// catches all of them. Apart from command.h, whose CLI11 takes the compiler seconds wherever it is included.
 #pragma once
 #include <stdexcept>
 

@@ -4,7 +4,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <iterator>
+#include <system_error>
 
 #include "tools/files.h"
 #include "tools/model_cache.h"
@@ -149,6 +151,9 @@ void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& pa
 }
 
 Model OpenModel(const ModelOptions& options) {
+  std::error_code error;
+  if (std::filesystem::is_directory(std::filesystem::u8path(options.path), error))
+    throw Failure(Printable(options.path) + ": is a folder; kvc convert makes a model file of it");
   return Model(options.path, options.device, options.threads, options.memory_limit, options.trusted);
 }
 
@@ -301,11 +306,19 @@ void NoteNothingDrawn(const CLI::App& app, const SessionOptions& options) {
   }
 }
 
-void NoteBeyondTraining(const Model& model, int64_t n_tokens) {
+void NoteBeyondTraining(const Model& model, const Policy& policy, int64_t n_tokens) {
   const int32_t trained = model.info().max_tokens;
-  if (n_tokens <= trained) return;
+  if (n_tokens <= trained || policy.Describe().find("pos_mode=incache") != std::string::npos) return;
   Note("kvc: note: " + FormatCount(n_tokens) + " tokens are beyond the " + FormatCount(trained) +
        " that this model was trained for: what it says past those is worth little");
+}
+
+void RethrowWithRoom(const StatusFailure& failure, const Model& model, const SessionOptions& options) {
+  if (failure.status() != KVC_E_CONTEXT_FULL || options.on_full != "error") throw;
+  throw StatusFailure(failure.status(), std::string(failure.what()) +
+                                            "\n--context N makes room for N tokens (the model was " +
+                                            "trained for " + FormatCount(model.info().max_tokens) +
+                                            "); --on-full slide goes on and drops old ones");
 }
 
 namespace {

@@ -76,7 +76,11 @@ kvc_sampling Sampling(const SessionOptions& options);
 // Says so when options for drawing tokens were given, and the likeliest is taken.
 void NoteNothingDrawn(const CLI::App& app, const SessionOptions& options);
 // Says so when a session of so many tokens goes beyond what the model was trained for.
-void NoteBeyondTraining(const Model& model, int64_t n_tokens);
+// Nothing where positions are counted in the cache (pos_mode=incache), which a budget keeps small.
+void NoteBeyondTraining(const Model& model, const Policy& policy, int64_t n_tokens);
+// Of a session that is full, what the command line could have said instead; any other failure as it is.
+[[noreturn]] void RethrowWithRoom(const StatusFailure& failure, const Model& model,
+                                  const SessionOptions& options);
 
 // A subcommand with all that it was given, as a line for sh.
 std::string CommandLine(const CLI::App& app);

@@ -69,8 +69,13 @@ std::string FormatPercent(double share) { return Format("%.1f %%", share * 100);
 std::string FormatCount(int64_t count) {
   std::string text = std::to_string(count);
   const int first = text[0] == '-' ? 1 : 0;
-  for (int i = static_cast<int>(text.size()) - 3; i > first; i -= 3) text.insert(static_cast<size_t>(i), 1, ',');
+  for (int i = static_cast<int>(text.size()) - 3; i > first; i -= 3)
+    text.insert(static_cast<size_t>(i), 1, ',');
   return text;
+}
+
+std::string Counted(int64_t count, const char* one, const char* more) {
+  return FormatCount(count) + " " + (count == 1 ? one : more);
 }
 
 std::string FormatParameters(int64_t count) {
@@ -135,7 +140,7 @@ static int EditDistance(const std::string& a, const std::string& b) {
 std::string Nearest(const std::string& word, const std::vector<std::string>& known) {
   constexpr size_t kLongest = 64;  // nobody mistypes more than that
   std::string nearest;
-  int least = 1 + std::max(2, static_cast<int>(word.size()) / 3);
+  int least = 1 + std::max(word.size() > 3 ? 2 : 1, static_cast<int>(word.size()) / 3);
   if (word.size() > kLongest) return nearest;
   for (const std::string& candidate : known) {
     const bool begins = word.size() >= 3 && candidate.compare(0, word.size(), word) == 0;

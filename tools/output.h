@@ -28,8 +28,10 @@ std::string FormatSeconds(double seconds);    // "0.84 ms", "153 ms", "2.31 s"
 std::string FormatPercent(double share);      // 0.0712 -> "7.1 %"
 std::string FormatCount(int64_t count);       // 5242880 -> "5,242,880"
 std::string FormatParameters(int64_t count);  // 5242880 -> "5.2 M"
-double Ratio(double part, double whole);      // part / whole, 0 when whole is 0
-int TextWidth(const std::string& text);       // columns of UTF-8 text: one per code point
+// "1 policy", "2 policies", "1,024 tasks".
+std::string Counted(int64_t count, const char* one, const char* more);
+double Ratio(double part, double whole);  // part / whole, 0 when whole is 0
+int TextWidth(const std::string& text);   // columns of UTF-8 text: one per code point
 
 // Words of the text on lines of at most `width` columns; a longer word is broken.
 std::vector<std::string> WrapLines(const std::string& text, int width);

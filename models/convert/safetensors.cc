@@ -1,6 +1,7 @@
 #include "models/convert/safetensors.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "models/convert/json.h"
 
@@ -122,6 +123,9 @@ Status ReadSafetensors(const SourceFile& file, std::vector<FoundTensor>* found) 
                  static_cast<long long>(file.size()));
   uint8_t raw[8];
   KVC_RETURN_IF_ERROR(file.Read(0, raw, 8));
+  if (std::memcmp(raw, "version ", 8) == 0)
+    return Error(Code::kBadModel, "%s: is a pointer of Git LFS, not the file: git lfs pull fetches it",
+                 where.c_str());
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | raw[i];
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeader) ||

@@ -54,6 +54,26 @@ class Dev(unittest.TestCase):
             self.assertEqual(code, 1, arguments)
             self.assertEqual(text, f"dev: '{arguments[-1]}' means nothing here: ./dev {arguments[0]} --help\n")
 
+    def test_refuses_before_it_installs(self):
+        self.program("apt-get", "echo asked to install")
+        self.program("dpkg-query", "exit 1")
+        os.symlink(sys.executable, os.path.join(self.bin, "python3"))
+        for name in ("package.py", "archive.py", "check_elf.py", "sbom.py"):
+            os.makedirs(os.path.join(self.tree, "packaging"), exist_ok=True)
+            shutil.copy(os.path.join(SOURCE, "packaging", name), os.path.join(self.tree, "packaging", name))
+        os.makedirs(os.path.join(self.tree, "tests/fuzz"))
+        for arguments, said in ((["package", "foo"], "no kind 'foo': tar, "),
+                                (["fuzz", "60", "foo"], "no fuzz target 'foo'")):
+            text, code = self.run_dev(*arguments)
+            self.assertEqual(code, 1, text)
+            self.assertIn(said, text)
+            self.assertNotIn("install", text)
+
+    def test_explains_the_demo_without_building(self):
+        text, code = self.run_dev("demo", "--help")
+        self.assertEqual(code, 0, text)
+        self.assertTrue(text.startswith("  demo [OPTIONS] "), text)
+
     def test_names_what_is_missing(self):
         self.program("cmake")
         text, code = self.run_dev("build")

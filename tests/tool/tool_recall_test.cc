@@ -206,6 +206,35 @@ TEST(ToolRecall, DraftsEndWithTheContext) {
   }
 }
 
+// Without --max-tokens an answer ends with the room of its session, which is told; a number that was given is
+// meant.
+TEST(ToolRecall, AnswersEndWhereTheSessionIsFull) {
+  const TemporaryFolder folder;
+  const std::string prompt = folder.Write("context.txt", FirstTaskShort()["context"]);
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"run", KVC_RECALL, "--prompt-file", prompt};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunKvc(arguments);
+  };
+  const int n_prompt = run({"--max-tokens", "0", "--json"}).Json()["n_prompt"];
+  const std::string context = std::to_string(n_prompt + 20);
+  const ProgramResult cut = run({"--context", context, "--json"}),
+                      given = run({"--context", context, "--max-tokens", "20", "--json"}),
+                      roomy = run({"--json"}), over = run({"--context", context, "--max-tokens", "21"}),
+                      small = run({"--context", std::to_string(n_prompt - 1)});
+  ASSERT_EQ(cut.exit_code, 0) << cut.err;
+  EXPECT_EQ(cut.Json()["tokens"], given.Json()["tokens"]);
+  EXPECT_NE(cut.err.find("the answer ends after 20 tokens, where the session is full"), std::string::npos)
+      << cut.err;
+  EXPECT_EQ(roomy.Json()["tokens"].size(), 128u);
+  for (const ProgramResult* full : {&over, &small}) {
+    EXPECT_EQ(full->exit_code, 1);
+    EXPECT_NE(full->err.find("(CONTEXT_FULL)\n--context N makes room"), std::string::npos) << full->err;
+  }
+  for (const std::string& quiet : {given.err, roomy.err})
+    EXPECT_EQ(quiet.find("full"), std::string::npos) << quiet;
+}
+
 TEST(ToolRecall, EmptyPromptIsBosAndTokensAreTakenAsTheyAre) {
   const TemporaryFolder folder;
   const Json empty = KvcJson({"run", KVC_RECALL, "--prompt", "", "--max-tokens", "8", "--json"});

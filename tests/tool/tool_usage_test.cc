@@ -145,6 +145,8 @@ void ExpectFailure(const std::vector<std::string>& arguments, const std::string&
 TEST(ToolFailure, FilesThatAreNotThere) {
   ExpectFailure({"run", "/no/such.kvc"}, "/no/such.kvc");
   ExpectFailure({"inspect", "/no/such.kvc"}, "/no/such.kvc");
+  const TemporaryFolder folder;
+  ExpectFailure({"plan", folder.Path("")}, ": is a folder; kvc convert makes a model file of it");
   ExpectFailure({"convert", "/no/such", "/tmp/never.kvc"}, "/no/such");
   ExpectFailure({"run", KVC_RECALL, "--prompt-file", "/no/prompt.txt"}, "/no/prompt.txt: No such file");
   ExpectFailure({"eval", KVC_RECALL, "--data", "/no/tasks.jsonl"}, "/no/tasks.jsonl: No such file");
@@ -344,6 +346,8 @@ TEST(ToolPlan, SaysWhenAContextIsBeyondTraining) {
     for (std::string& argument : arguments) argument = argument == "5000" ? "900" : argument;
     EXPECT_EQ(RunKvc(arguments).err, "");
   }
+  // Positions that are counted in the cache stay where the model was trained.
+  EXPECT_EQ(RunKvc({"plan", KVC_RECALL, "--context", "5000", "--policy", "streaming:budget=64"}).err, "");
   EXPECT_EQ(RunKvc({"plan", KVC_RECALL, "--context", "5000", "--json"}).Json()["beyond_trained_context"],
             true);
   const nlohmann::json within = RunKvc({"plan", KVC_RECALL, "--context", "900", "--json"}).Json();
@@ -473,7 +477,14 @@ TEST(ToolMethods, ListsAndDescribes) {
   const ProgramResult one = RunKvc({"methods", "snapkv"});
   EXPECT_EQ(one.exit_code, 0);
   EXPECT_NE(one.out.find("window"), std::string::npos) << one.out;
-  ExpectFailure({"methods", "no-such-method"}, "no method \"no-such-method\"");
+  for (const auto& [name, words] :
+       {std::pair{"no-such-method", "no method \"no-such-method\""},
+        {"h20", "did you mean \"h2o\"?"},
+        {"foo", "no method \"foo\". There are: "}}) {  // nobody who means h2o writes that
+    const ProgramResult result = RunKvc({"methods", name});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err.find(words), std::string::npos) << result.err;
+  }
 }
 
 }  // namespace

@@ -85,6 +85,8 @@ TEST(ConvertBadInput, SafetensorsFiles) {
     ExpectError(ConvertWithWeights(std::string(reinterpret_cast<const char*>(&length), 8) + "{}"),
                 Code::kBadModel, {"a header of"});
   }
+  ExpectError(ConvertWithWeights("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
+              Code::kBadModel, {"model.safetensors: is a pointer of Git LFS", "git lfs pull"});
   TestTensors tensors = SmallTensors("BF16");
   tensors["model.norm.weight"] = {"I8", {kHidden}, std::string(kHidden, '\1')};
   ExpectError(ConvertWithWeights(SafetensorsFile(tensors)), Code::kUnsupported,

@@ -253,4 +253,15 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
   return out;
 }
 
+std::string AgreementText(const Json& scores) {
+  const int32_t n_layers = scores["shape"][0].get<int32_t>(), n_heads = scores["shape"][1].get<int32_t>();
+  const size_t scored = scores.contains("layers") ? scores["layers"].size() : static_cast<size_t>(n_layers);
+  const double mae = scores["mae_between_runs"].get<double>(),
+               enough = 1.0 / (static_cast<double>(scored) * n_heads);
+  return Format(mae < enough ? "two runs agree: MAE %.2g, below %.2g where the rule stops, Spearman %.3f"
+                             : "two runs differ: MAE %.2g, above %.2g where the rule stops, Spearman %.3f; "
+                               "more samples bring them together",
+                mae, enough, scores["correlation_between_runs"].get<double>());
+}
+
 }  // namespace kvc::tool

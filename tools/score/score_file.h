@@ -30,6 +30,10 @@ std::vector<int32_t> ScoredLayers(const Json& file, const std::string& path, int
 Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOptions& options,
                const ScoreReport& report, const std::string& name);
 
+// How far the two runs of a score file agree, in words: near enough, or how far from where the rule stops
+// (methods.md 3.5: a mean absolute difference below 1 / players).
+std::string AgreementText(const Json& scores);
+
 // [layer][head], rounded to nine significant digits.
 Json NestedScores(const std::vector<double>& scores, int32_t n_layers);
 // The scores of a SCORES.json, [layer][head] flat. Throws Failure when it has none of that shape, more than

@@ -94,9 +94,13 @@ std::vector<TuneLadder> MakeLadders(const Model& model, const std::vector<std::s
   return ladders;
 }
 
+size_t HeldOutOf(size_t n_tasks, double share) {
+  return static_cast<size_t>(std::floor(share * static_cast<double>(n_tasks)));
+}
+
 TaskSplit SplitTasks(size_t n_tasks, double held_out_share, uint64_t seed) {
   const std::vector<int32_t> order = Permutation(seed, 0, 0, kSplitTag, static_cast<int32_t>(n_tasks));
-  const size_t n_held = static_cast<size_t>(std::floor(held_out_share * static_cast<double>(n_tasks)));
+  const size_t n_held = HeldOutOf(n_tasks, held_out_share);
   TaskSplit split;
   for (size_t i = 0; i < order.size(); ++i)
     (i < n_held ? split.held_out : split.tune).push_back(static_cast<size_t>(order[i]));

@@ -46,6 +46,7 @@ std::vector<TuneLadder> MakeLadders(const Model& model, const std::vector<std::s
 struct TaskSplit {
   std::vector<size_t> tune, held_out;  // tasks by number
 };
+size_t HeldOutOf(size_t n_tasks, double share);  // how many of so many are held out
 TaskSplit SplitTasks(size_t n_tasks, double held_out_share, uint64_t seed);
 
 // The lost questions of a task, among those that count.
