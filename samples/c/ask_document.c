@@ -15,6 +15,11 @@ static int failed(const char* doing, kvc_status status) {
   return 1;
 }
 
+static int no_memory(void) {
+  fprintf(stderr, "no memory\n");
+  return 1;
+}
+
 /* The bytes of a file, NUL behind them, which the caller frees; NULL when it cannot be read. */
 static char* read_file(const char* path, int32_t* n_bytes) {
   FILE* file = fopen(path, "rb");
@@ -35,11 +40,14 @@ static char* read_file(const char* path, int32_t* n_bytes) {
 
 /* Text to ids behind what the session has, or from the beginning with BOS, and into the session. */
 static int feed(kvc_session* session, const kvc_model* model, const char* text, int32_t n_text, int begins) {
-  int32_t* tokens = malloc(((size_t)n_text + 8) * sizeof *tokens); /* no token is shorter than a byte */
+  const uint8_t* bytes = (const uint8_t*)text;
+  const int32_t flags = begins ? KVC_ADD_BOS : KVC_CONTINUE;
+  int32_t* tokens = NULL;
   int32_t n = 0;
-  int bad = tokens == NULL || failed("read the text", kvc_tokenize(model, (const uint8_t*)text, n_text,
-                                                                   begins ? KVC_ADD_BOS : KVC_CONTINUE,
-                                                                   tokens, n_text + 8, &n));
+  /* A capacity of 0 asks for the number, which may be above that of the bytes. */
+  int bad = failed("read the text", kvc_tokenize(model, bytes, n_text, flags, NULL, 0, &n));
+  if (!bad && (tokens = malloc(((size_t)n + 1) * sizeof *tokens)) == NULL) bad = no_memory();
+  if (!bad) bad = failed("read the text", kvc_tokenize(model, bytes, n_text, flags, tokens, n, &n));
   if (!bad && begins) bad = failed("process the document", kvc_session_prefill(session, tokens, n));
   if (!bad && !begins) bad = failed("process the question", kvc_session_append(session, tokens, n));
   free(tokens);
@@ -54,7 +62,7 @@ static int ask(kvc_session* document, const kvc_model* model, const char* questi
   uint8_t text[64];
   int32_t token = 0, n_text = 0;
   int bad;
-  if (asked == NULL) return failed("ask", KVC_E_MEMORY);
+  if (asked == NULL) return no_memory();
   snprintf(asked, n_asked + 1, " %s", question);
   bad = failed("fork", kvc_session_fork(document, &fork)) || feed(fork, model, asked, (int32_t)n_asked, 0);
   free(asked);

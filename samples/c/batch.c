@@ -12,7 +12,8 @@
 
 #include "kvc/kvc.h"
 
-enum { LONGEST_LINE = 65536, MOST_AT_ONCE = 256 };
+/* Tokens of a line: composing characters (NFC) makes at most three bytes of one; a few begin a text. */
+enum { LONGEST_LINE = 65536, MOST_TOKENS = 3 * LONGEST_LINE + 32, MOST_AT_ONCE = 256 };
 
 typedef struct {
   int line;   /* of its prompt */
@@ -38,7 +39,7 @@ static int failed(const char* doing, kvc_status status) {
 /* The prompt of the next line joins, or is refused; *more becomes 0 when there was none. */
 static int join(service* s, int* more) {
   static char line[LONGEST_LINE + 1];
-  static int32_t tokens[LONGEST_LINE + 16];
+  static int32_t tokens[MOST_TOKENS];
   int32_t n_tokens = 0;
   kvc_session** session = &s->sessions[s->n];
   *more = fgets(line, sizeof line, stdin) != NULL;
@@ -47,7 +48,7 @@ static int join(service* s, int* more) {
   s->seats[s->n] = (seat){.line = ++s->n_lines};
   if (failed("start a session", kvc_session_create(s->model, s->policy, NULL, session))) return 1;
   if (failed("read the prompt", kvc_tokenize(s->model, (const uint8_t*)line, (int32_t)strlen(line),
-                                             KVC_ADD_BOS, tokens, LONGEST_LINE + 16, &n_tokens)) ||
+                                             KVC_ADD_BOS, tokens, MOST_TOKENS, &n_tokens)) ||
       failed("queue the prompt", kvc_session_enqueue(*session, tokens, n_tokens, 1))) {
     kvc_session_close(*session);
     return 0;

@@ -14,7 +14,8 @@
 
 #include "kvc/kvc.h"
 
-enum { LONGEST_LINE = 4096 };
+/* Tokens of a line: composing characters (NFC) makes at most three bytes of one; a few begin a text. */
+enum { LONGEST_LINE = 4096, MOST_TOKENS = 3 * LONGEST_LINE + 32 };
 
 static int failed(const char* doing, kvc_status status) {
   if (status == KVC_OK) return 0;
@@ -31,14 +32,15 @@ static void stop_answer(int signal_number) {
 
 /* The turn behind everything before, as text. */
 static kvc_status listen(kvc_session* session, const kvc_model* model, const char* line) {
-  int32_t tokens[LONGEST_LINE + 16], n_tokens = 0;
+  static int32_t tokens[1 + MOST_TOKENS];
+  int32_t n_tokens = 0;
   kvc_session_stats stats = {.struct_size = sizeof stats};
   kvc_status status = kvc_session_get_stats(session, &stats);
   if (status != KVC_OK) return status;
   const int begins = stats.n_slots_full == 0, stopped = stats.stop_token >= 0;
   if (stopped) tokens[0] = stats.stop_token;
   status = kvc_tokenize(model, (const uint8_t*)line, (int32_t)strlen(line),
-                        begins ? KVC_ADD_BOS : KVC_CONTINUE, tokens + stopped, LONGEST_LINE + 15, &n_tokens);
+                        begins ? KVC_ADD_BOS : KVC_CONTINUE, tokens + stopped, MOST_TOKENS, &n_tokens);
   n_tokens += stopped;
   if (status != KVC_OK || n_tokens == 0) return status; /* an empty line lets the model speak on */
   return kvc_session_prefill(session, tokens, n_tokens);

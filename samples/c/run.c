@@ -15,11 +15,15 @@ static int failed(const char* doing, kvc_status status) {
 
 /* The ids of a prompt, BOS first, in memory the caller frees; NULL when that failed. */
 static int32_t* tokenize(const kvc_model* model, const char* prompt, int32_t* n_tokens) {
+  const uint8_t* text = (const uint8_t*)prompt;
   const int32_t n_text = (int32_t)strlen(prompt);
-  const int32_t cap = n_text + 8; /* no token is shorter than a byte; a few for what a tokenizer adds */
-  int32_t* tokens = malloc((size_t)cap * sizeof *tokens);
-  if (tokens && failed("read the prompt", kvc_tokenize(model, (const uint8_t*)prompt, n_text, KVC_ADD_BOS,
-                                                       tokens, cap, n_tokens))) {
+  int32_t n = 0;
+  /* A capacity of 0 asks for the number, which may be above that of the bytes. */
+  if (failed("read the prompt", kvc_tokenize(model, text, n_text, KVC_ADD_BOS, NULL, 0, &n))) return NULL;
+  int32_t* tokens = malloc(((size_t)n + 1) * sizeof *tokens);
+  if (!tokens) {
+    fprintf(stderr, "no memory for %d tokens\n", (int)n);
+  } else if (failed("read the prompt", kvc_tokenize(model, text, n_text, KVC_ADD_BOS, tokens, n, n_tokens))) {
     free(tokens);
     tokens = NULL;
   }

@@ -1,5 +1,6 @@
 /* Answers a prompt with a sampler of the caller's own: sampler MODEL.kvc POLICY PROMPT [TOKENS [MIN_P
  * [SEED]]] for example: sampler stories.kvc snapkv:budget=64 "Once upon a time" 100 0.1 7
+ * It needs the mathematics of C: cc sampler.c $(pkg-config --cflags --libs kvc) -lm -o sampler
  *
  * Min-p: a token may be chosen when it is at least MIN_P times as likely as the likeliest; 1 is greedy. The
  * library gives the logits, the program chooses, kvc_session_accept makes the choice a part of the answer. */
@@ -43,15 +44,43 @@ static int32_t choose(const float* logits, int32_t n, double min_p, uint64_t* ra
   return best;
 }
 
-static int answer(kvc_session* session, const kvc_model_info* info, float* logits, int max_tokens,
+/* What the model says about itself, as JSON with a NUL behind it, which the caller frees; NULL when that
+ * failed. */
+static char* describe(const kvc_model* model) {
+  char* json = NULL;
+  int32_t n = 0;
+  if (failed("describe the model", kvc_model_describe(model, NULL, 0, &n))) return NULL;
+  json = calloc((size_t)n + 1, 1);
+  if (json == NULL || failed("describe the model", kvc_model_describe(model, json, n, &n))) {
+    free(json);
+    return NULL;
+  }
+  return json;
+}
+
+/* Whether a token ends the answer. Models of conversations have several that do; eos_token is one of them. */
+static int is_stop(const char* about, int32_t token) {
+  static const char key[] = "\"stop_tokens\":[";
+  const char* at = strstr(about, key);
+  if (at == NULL) return 0;
+  for (at += sizeof key - 1;;) {
+    char* end;
+    const long stop = strtol(at, &end, 10);
+    if (end != at && stop == token) return 1;
+    if (*end != ',') return 0; /* the list is at its end */
+    at = end + 1;
+  }
+}
+
+static int answer(kvc_session* session, const char* about, float* logits, int32_t vocab_size, int max_tokens,
                   double min_p, uint64_t random) {
   uint8_t text[512];
   int32_t token, n = 0;
   int i;
   for (i = 0; i < max_tokens; ++i) {
-    if (failed("read the logits", kvc_session_get_logits(session, logits, info->vocab_size, &n))) return 1;
+    if (failed("read the logits", kvc_session_get_logits(session, logits, vocab_size, &n))) return 1;
     token = choose(logits, n, min_p, &random);
-    if (token == info->eos_token) break;
+    if (is_stop(about, token)) break;
     if (failed("accept the token", kvc_session_accept(session, token))) return 1;
     if (failed("read the text", kvc_session_read_text(session, text, sizeof text, &n))) return 1;
     fwrite(text, 1, (size_t)n, stdout);
@@ -63,12 +92,14 @@ static int answer(kvc_session* session, const kvc_model_info* info, float* logit
 
 /* Feeds the prompt, BOS first. */
 static int feed(kvc_session* session, const kvc_model* model, const char* prompt) {
-  const int32_t n_text = (int32_t)strlen(prompt), cap = n_text + 8;
-  int32_t* tokens = malloc((size_t)cap * sizeof *tokens);
+  const uint8_t* text = (const uint8_t*)prompt;
+  const int32_t n_text = (int32_t)strlen(prompt);
+  int32_t* tokens = NULL;
   int32_t n = 0;
-  const int bad = tokens == NULL ||
-                  failed("read the prompt",
-                         kvc_tokenize(model, (const uint8_t*)prompt, n_text, KVC_ADD_BOS, tokens, cap, &n)) ||
+  /* A capacity of 0 asks for the number, which may be above that of the bytes. */
+  const int bad = failed("read the prompt", kvc_tokenize(model, text, n_text, KVC_ADD_BOS, NULL, 0, &n)) ||
+                  (tokens = malloc(((size_t)n + 1) * sizeof *tokens)) == NULL ||
+                  failed("read the prompt", kvc_tokenize(model, text, n_text, KVC_ADD_BOS, tokens, n, &n)) ||
                   failed("process the prompt", kvc_session_prefill(session, tokens, n));
   free(tokens);
   return bad;
@@ -80,20 +111,22 @@ int main(int argc, char** argv) {
   kvc_session* session = NULL;
   kvc_model_info info = {.struct_size = sizeof info};
   float* logits = NULL;
+  char* about = NULL;
   int bad;
   if (argc < 4) {
     fprintf(stderr, "usage: %s MODEL.kvc POLICY PROMPT [TOKENS [MIN_P [SEED]]]\n", argv[0]);
     return 2;
   }
   bad = failed("open the model", kvc_model_open(argv[1], "cpu", NULL, &model)) ||
-        failed("ask the model", kvc_model_get_info(model, &info)) ||
+        failed("ask the model", kvc_model_get_info(model, &info)) || (about = describe(model)) == NULL ||
         failed("use the policy", kvc_policy_create(argv[2], &policy)) ||
         failed("start a session", kvc_session_create(model, policy, NULL, &session)) ||
         feed(session, model, argv[3]) ||
         (logits = malloc((size_t)info.vocab_size * sizeof *logits)) == NULL ||
-        answer(session, &info, logits, argc > 4 ? atoi(argv[4]) : 64, argc > 5 ? atof(argv[5]) : 0.1,
-               argc > 6 ? strtoull(argv[6], NULL, 10) : 1);
+        answer(session, about, logits, info.vocab_size, argc > 4 ? atoi(argv[4]) : 64,
+               argc > 5 ? atof(argv[5]) : 0.1, argc > 6 ? strtoull(argv[6], NULL, 10) : 1);
   free(logits);
+  free(about);
   kvc_session_close(session);
   kvc_policy_close(policy);
   kvc_model_close(model);

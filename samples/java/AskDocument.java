@@ -6,6 +6,7 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
+import java.util.Iterator;
 import java.util.stream.Stream;
 
 /**
@@ -34,7 +35,11 @@ public final class AskDocument {
           question.append(model.tokenize(" " + args[i], Model.CONTINUE));
           out.print(args[i]);
           try (Stream<String> answer = question.generate(6)) {
-            answer.takeWhile(piece -> !piece.contains(".")).forEach(out::print);
+            for (Iterator<String> pieces = answer.iterator(); pieces.hasNext();) {
+              String piece = pieces.next();
+              if (piece.contains(".")) break;
+              out.print(piece);
+            }
           }
           out.println();
         }

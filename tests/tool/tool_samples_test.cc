@@ -77,6 +77,34 @@ TEST_F(Samples, ASamplerOfItsOwn) {
   EXPECT_NE(sample("0.05", "5"), sample("0.05", "6"));
 }
 
+// Models do: recall with NFC, which makes two characters of U+0958, and "." as a second stop token.
+TEST(SampleModels, HaveMoreTokensThanBytesAndMoreStopTokensThanOne) {
+  const TemporaryFolder folder;
+  const std::string recall = KVC_SOURCE_DIR "/models/recall/", made = folder.Path("nfc.kvc");
+  nlohmann::json tokenizer = nlohmann::json::parse(ReadWholeFile(recall + "tokenizer.json"));
+  tokenizer["normalizer"] = {{"type", "NFC"}};
+  folder.Write("tokenizer.json", tokenizer.dump());
+  folder.Write("generation_config.json",
+               nlohmann::json{{"eos_token_id", {1, tokenizer["model"]["vocab"]["."]}}}.dump());
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer_config.json"})
+    folder.Write(name, ReadWholeFile(recall + name));
+  ASSERT_EQ(RunKvc({"convert", folder.Path(""), made}).exit_code, 0);
+
+  std::string letters;
+  for (int i = 0; i < 20; ++i) letters += "\u0958";
+  const std::string file = folder.Write("letters.txt", letters),
+                    text = "The code of Robin is 386. The code of Robin is";
+  for (const std::string& program : {kRun, kSampler}) {
+    EXPECT_EQ(RunProgram(program, {made, "full", letters, "3"}).exit_code, 0) << program;
+    const ProgramResult answer = RunProgram(program, {made, "full", text, "12", "1"});
+    EXPECT_EQ(answer.out, " 386\n") << program << answer.err;
+  }
+  EXPECT_EQ(RunProgram(KVC_SAMPLES "/ask_document", {made, "full", file, letters}).exit_code, 0);
+  for (const std::string& program : {kChat, kBatch})
+    EXPECT_EQ(RunShell("yes \"$4\" | head -n 1 | \"$2\" \"$3\" full 3", {program, made, letters}).exit_code,
+              0);
+}
+
 TEST_F(Samples, AChatGoesOnBehindItsAnswersAndTheirStopTokens) {
   const char* const script = "printf '%s\\n%s\\n' \"$4\" \"$5\" | \"$2\" \"$3\" full 400";
   const std::string first = "Once upon a time", second = " One day, Tim";
