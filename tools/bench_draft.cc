@@ -15,8 +15,7 @@ struct Round {
 
 // From now on no stop token is chosen, by forks too: a draft cannot be checked beyond the end of an answer.
 void ForbidStopTokens(const Model& model, Session* session) {
-  const TokenList stops =
-      model.Describe().value("tokenizer", Json::object()).value("stop_tokens", TokenList{});
+  const TokenList stops = model.StopTokens();
   const std::vector<float> never(stops.size(), -INFINITY);
   Check(kvc_session_set_logit_bias(session->get(), stops.data(), never.data(),
                                    static_cast<int32_t>(stops.size())),

@@ -64,7 +64,8 @@ int32_t MostTokens(const RunOptions& options, const Model& model, const Session&
   if (options.max_tokens >= 0) return options.max_tokens;
   if (options.session.on_full != "error") return kAnswer;
   const int64_t holds = options.session.context > 0 ? options.session.context : model.info().max_tokens;
-  return static_cast<int32_t>(std::clamp<int64_t>(holds - session.Stats().n_tokens, 1, kAnswer));
+  // The last token of an answer needs no place.
+  return static_cast<int32_t>(std::clamp<int64_t>(holds - session.Stats().n_tokens + 1, 1, kAnswer));
 }
 
 // Says it when an answer ended for want of room alone.

@@ -76,6 +76,10 @@ Json Model::Describe() const {
   }));
 }
 
+TokenList Model::StopTokens() const {
+  return Describe().value("tokenizer", Json::object()).value("stop_tokens", TokenList{});
+}
+
 std::vector<float> Model::HeadScores(int32_t index) const {
   return Fetch<float>("cannot read head scores", [&](float* scores, int32_t cap, int32_t* n) {
     return kvc_model_get_head_scores(handle_.get(), index, scores, cap, n);

@@ -45,6 +45,7 @@ class Model {
   const kvc_model_info& info() const { return info_; }
   int32_t n_kv_heads_total() const { return info_.n_layers * info_.n_kv_heads; }
   Json Describe() const;
+  TokenList StopTokens() const;  // an answer ends at any of them; eos_token is one
   std::vector<float> HeadScores(int32_t index) const;
   TokenList Tokenize(const std::string& text, int32_t flags) const;
   // What a text begins with: BOS, or several tokens, or none.

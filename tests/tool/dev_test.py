@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 SOURCE = os.path.abspath(sys.argv.pop(1))
-REAL = ["awk", "bash", "cat", "dirname", "env", "flock", "grep", "ls", "mkdir", "mktemp", "nproc", "paste", "rm", "sed",
+REAL = ["awk", "basename", "bash", "cat", "dirname", "env", "flock", "grep", "ls", "mkdir", "mktemp", "nproc", "paste", "rm", "sed",
         "tail"]
 
 
@@ -58,9 +58,7 @@ class Dev(unittest.TestCase):
         self.program("apt-get", "echo asked to install")
         self.program("dpkg-query", "exit 1")
         os.symlink(sys.executable, os.path.join(self.bin, "python3"))
-        for name in ("package.py", "archive.py", "check_elf.py", "sbom.py"):
-            os.makedirs(os.path.join(self.tree, "packaging"), exist_ok=True)
-            shutil.copy(os.path.join(SOURCE, "packaging", name), os.path.join(self.tree, "packaging", name))
+        shutil.copytree(os.path.join(SOURCE, "packaging"), os.path.join(self.tree, "packaging"))
         os.makedirs(os.path.join(self.tree, "tests/fuzz"))
         for arguments, said in ((["package", "foo"], "no kind 'foo': tar, "),
                                 (["fuzz", "60", "foo"], "no fuzz target 'foo'")):

@@ -219,12 +219,12 @@ TEST(ToolRecall, AnswersEndWhereTheSessionIsFull) {
   const int n_prompt = run({"--max-tokens", "0", "--json"}).Json()["n_prompt"];
   const std::string context = std::to_string(n_prompt + 20);
   const ProgramResult cut = run({"--context", context, "--json"}),
-                      given = run({"--context", context, "--max-tokens", "20", "--json"}),
-                      roomy = run({"--json"}), over = run({"--context", context, "--max-tokens", "21"}),
+                      given = run({"--context", context, "--max-tokens", "21", "--json"}),
+                      roomy = run({"--json"}), over = run({"--context", context, "--max-tokens", "22"}),
                       small = run({"--context", std::to_string(n_prompt - 1)});
   ASSERT_EQ(cut.exit_code, 0) << cut.err;
   EXPECT_EQ(cut.Json()["tokens"], given.Json()["tokens"]);
-  EXPECT_NE(cut.err.find("the answer ends after 20 tokens, where the session is full"), std::string::npos)
+  EXPECT_NE(cut.err.find("the answer ends after 21 tokens, where the session is full"), std::string::npos)
       << cut.err;
   EXPECT_EQ(roomy.Json()["tokens"].size(), 128u);
   for (const ProgramResult* full : {&over, &small}) {

@@ -104,6 +104,31 @@ TEST(ToolScore, UtilitiesOfAnswersAreThoseOfEval) {
   for (size_t i = 0; i < worst_first[0].size(); ++i) EXPECT_GE(worst_first[1][i], worst_first[0][i]) << i;
 }
 
+// A text is generated up to any stop token of the model: up to the full stop it is what was asked for, and
+// goes on where a full stop ends nothing.
+TEST(ToolScore, GeneratedAnswersEndAtEveryStopToken) {
+  const TemporaryFolder folder;
+  const std::string recall = KVC_SOURCE_DIR "/models/recall/", stops = folder.Path("stops.kvc");
+  const Json vocabulary = Json::parse(ReadWholeFile(recall + "tokenizer.json"))["model"]["vocab"];
+  folder.Write("generation_config.json", Json{{"eos_token_id", {1, vocabulary["."]}}}.dump());
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"})
+    folder.Write(name, ReadWholeFile(recall + name));
+  ExpectGood(RunKvc({"convert", folder.Path(""), stops}));
+  const std::string task = folder.Write(
+      "task.jsonl", Json{{"context", "The code of Ann is 117. The code of Robin is 386."},
+                         {"questions", {{{"question", " The code of Robin is"}, {"answer", " 386"}}}}}
+                        .dump());
+  double utility[2];
+  for (const std::string& model : {stops, std::string(KVC_RECALL)}) {
+    const std::string out = folder.Path(model == stops ? "stops.json" : "recall.json");
+    ExpectGood(RunKvc({"score", model, "--data", task, "--utility", "f1", "--max-answer", "12", "--variant",
+                       "alone", "--mask-experiment", "top", "--out", out}));
+    utility[model == stops] = Json::parse(ReadWholeFile(out))["mask_curves"]["top"].front();
+  }
+  EXPECT_EQ(utility[true], 1);
+  EXPECT_LT(utility[false], 1);
+}
+
 // As many samples as the bound asks for; slices in the file, and drawn.
 TEST(ToolScore, SamplesByABoundOfTheError) {
   const TemporaryFolder folder;

@@ -40,6 +40,7 @@ double LogSumExp(const std::vector<float>& logits, float top) {
 UtilityEvaluator::UtilityEvaluator(const Model& model, const Policy& policy, const ExampleSet& examples,
                                    const EvaluatorOptions& options)
     : model_(model),
+      stops_(model.StopTokens()),
       policy_(policy),
       set_(examples),
       options_(options),
@@ -166,7 +167,7 @@ void UtilityEvaluator::TakeLogits(Sequence* s) {
     s->done = s->written.size() == answer.size() || (options_.metric == Metric::kExact && !s->all_right);
     return;
   }
-  if (greedy == model_.info().eos_token) {
+  if (std::find(stops_.begin(), stops_.end(), greedy) != stops_.end()) {
     s->done = true;
     return;
   }

@@ -65,6 +65,7 @@ class UtilityEvaluator {
   double UtilityOf(const Sequence& sequence) const;
 
   const Model& model_;
+  const TokenList stops_;
   const Policy& policy_;
   const ExampleSet& set_;
   const EvaluatorOptions options_;

@@ -31,6 +31,7 @@ class RetrievalRun {
  public:
   RetrievalRun(const Model& model, const std::vector<int32_t>& layers)
       : model_(model),
+        stops_(model.StopTokens()),
         layers_(layers),
         logits_(static_cast<size_t>(model.info().vocab_size)),
         scores_(static_cast<size_t>(model.info().n_layers) * static_cast<size_t>(model.info().n_heads)) {}
@@ -49,7 +50,10 @@ class RetrievalRun {
       AddStep(&*session, span);
       session->GetLogits(&logits_);
       next = static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
-      if (next == model_.info().eos_token || model_.Detokenize({next}).find('\n') != std::string::npos) break;
+      if (std::find(stops_.begin(), stops_.end(), next) != stops_.end() ||
+          model_.Detokenize({next}).find('\n') != std::string::npos) {
+        break;
+      }
       written.push_back(next);
     }
     *counted = TextUtility(Metric::kF1, model_.Detokenize(written), example.answers, {}) > kCountedF1;
@@ -80,6 +84,7 @@ class RetrievalRun {
   }
 
   const Model& model_;
+  const TokenList stops_;
   const std::vector<int32_t>& layers_;
   std::vector<float> logits_, p_;
   std::vector<double> scores_;
