@@ -150,7 +150,7 @@ typedef struct kvc_plan {
 KVC_API int32_t     kvc_version(void);                    /* [any] of the library, at run time */
 KVC_API int32_t     kvc_schema_version(void);             /* [any] newest model file it reads  */
 KVC_API const char *kvc_status_name(kvc_status status);   /* [any] static, never NULL */
-KVC_API const char *kvc_last_error(void);                 /* [any] until this thread's next call */
+KVC_API const char *kvc_last_error(void);                 /* [any] until this thread's next call that fails */
 #ifndef SWIG                          /* bindings make their structs so */
 /* Makes any params struct of this header one of defaults: zeros, and struct_size, the sizeof of your header. [any] */
 KVC_API void        kvc_params_init(void *params, int32_t struct_size);

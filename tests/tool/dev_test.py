@@ -13,8 +13,8 @@ import tempfile
 import unittest
 
 SOURCE = os.path.abspath(sys.argv.pop(1))
-REAL = ["awk", "basename", "bash", "cat", "dirname", "env", "flock", "grep", "ls", "mkdir", "mktemp", "nproc", "paste", "rm", "sed",
-        "tail"]
+REAL = ["awk", "basename", "bash", "cat", "dirname", "env", "flock", "grep", "ls", "mkdir", "mktemp", "nproc", "paste",
+        "rm", "sed", "tail"]
 
 
 class Dev(unittest.TestCase):

@@ -146,7 +146,8 @@ TEST(ToolFailure, FilesThatAreNotThere) {
   ExpectFailure({"run", "/no/such.kvc"}, "/no/such.kvc");
   ExpectFailure({"inspect", "/no/such.kvc"}, "/no/such.kvc");
   const TemporaryFolder folder;
-  ExpectFailure({"plan", folder.Path(""), "--context", "9"}, ": is a folder; kvc convert makes a model file of it");
+  ExpectFailure({"plan", folder.Path(""), "--context", "9"},
+                ": is a folder; kvc convert makes a model file of it");
   ExpectFailure({"convert", "/no/such", "/tmp/never.kvc"}, "/no/such");
   ExpectFailure({"run", KVC_RECALL, "--prompt-file", "/no/prompt.txt"}, "/no/prompt.txt: No such file");
   ExpectFailure({"eval", KVC_RECALL, "--data", "/no/tasks.jsonl"}, "/no/tasks.jsonl: No such file");
