@@ -67,20 +67,21 @@ Status CacheRecords::ReadBack(CudaStream* stream, const Head* heads) const {
   for (int32_t at = 0; at < n_; at += kAtOnce) {
     const int32_t n = std::min(kAtOnce, n_ - at);
     KVC_RETURN_IF_ERROR(stream->Fetch(heads + at, read, n * static_cast<int64_t>(sizeof(Head))));
-    for (int32_t i = 0; i < n; ++i) {
-      const int32_t h = first_ + at + i;
-      const Head& from = read[i];
-      c_.len[h] = from.len;
-      c_.rotated[h] = from.rotated != 0 ? 1 : 0;
-      if (c_.ring != nullptr) {
-        c_.ring[h * kRingFields + kRingStart] = from.ring_start;
-        c_.ring[h * kRingFields + kRingLen] = from.ring_len;
-      }
-      for (int which = 0; has_books() && from.owner == at + i && which < 2; ++which)
-        c_.book_len[h * 2 + which] = from.book_len[which];
-    }
+    for (int32_t i = 0; i < n; ++i) Accept(at + i, read[i]);
   }
   return {};
+}
+
+void CacheRecords::Accept(int32_t i, const HeadLengths& from) const {
+  const int32_t h = first_ + i;
+  c_.len[h] = from.len;
+  c_.rotated[h] = from.rotated != 0 ? 1 : 0;
+  if (c_.ring != nullptr) {
+    c_.ring[h * kRingFields + kRingStart] = from.ring_start;
+    c_.ring[h * kRingFields + kRingLen] = from.ring_len;
+  }
+  for (int which = 0; has_books() && c_.layout->book_owner(h) == h && which < 2; ++which)
+    c_.book_len[h * 2 + which] = from.book_len[which];
 }
 
 }  // namespace kvc::cuda

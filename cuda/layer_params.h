@@ -119,6 +119,8 @@ class CacheRecords {
   CacheLayer Write(Packet* packet, const Head** host = nullptr);
   // Lengths as kernels left them in what Write gave, into the records of the host. Waits.
   Status ReadBack(CudaStream* stream, const Head* heads) const;
+  // Those of head i of them.
+  void Accept(int32_t i, const HeadLengths& from) const;
 
  private:
   int32_t Ids(int32_t head) const;

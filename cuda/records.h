@@ -12,12 +12,17 @@ struct Format {
   uint8_t* base;  // of its arena
 };
 
-// One KV head. What operations change (up to `rotated`) a kernel may write, for the host to read back.
-struct Head {
+// Of one KV head, what operations change: a kernel may write it, for the host to read back.
+struct HeadLengths {
   int32_t len;  // entries in main
-  int32_t ring_page, ring_start, ring_len;
+  int32_t ring_start, ring_len;
   int32_t book_len[2];  // of the owner of its books; kept in the owner's record only
   int32_t rotated;
+};
+
+// One KV head.
+struct Head : HeadLengths {
+  int32_t ring_page;
   int32_t main, ring;  // formats; ring -1: none
   int32_t settle;
   int32_t owner;            // index in the layer of the head that holds its codebooks

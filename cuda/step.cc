@@ -2,84 +2,20 @@
 // the methods ask for. Byte model: every entry's key and value are read once for all query heads of its
 // group.
 //
-// A head is cut into segments by what there is in all, whatever the device, so that sums are in the same
-// order in every run; a block reads one segment (attend_step.cu and those beside it), the last of a head
-// joins them. What becomes of a head's entries then is one block's work (step_update.cu). Records of the host
-// follow by the rules that the kernels follow, without asking the device, unless an entry's place decides
-// where one is missing (rings).
+// A head is cut into segments by what there is in all and how many blocks the device is to have (tuning.cc:
+// by its multiprocessors), so that on one device sums are in the same order in every run; a block reads one
+// segment (attend_step.cu and those beside it), the last of a head joins them. What becomes of a head's
+// entries then is one block's work (step_update.cu). Records of the host follow by the rules that the kernels
+// follow (host_records.h); what those do not say comes back once for all layers, when the step has been
+// issued (step_state.h).
 #include <algorithm>
 #include <cmath>
 
+#include "cuda/host_records.h"
 #include "cuda/step_params.h"
 
 namespace kvc::cuda {
 namespace {
-
-// What becomes of the records of one head when the step is done there; false: only the device knows.
-class HostRecords {
- public:
-  HostRecords(const StepRow& row, int32_t layer)
-      : row_(row), c_(*row.cache), plan_(PlanOf(row, layer)), layer_(layer) {}
-
-  void Append() {
-    for (int32_t g = 0; g < heads(); ++g) {
-      if (ring(g) >= 0) {
-        ++c_.ring[head(g) * kRingFields + kRingLen];
-      } else {
-        ++c_.len[head(g)];
-      }
-    }
-  }
-  int32_t Kept(int32_t g) const {  // after the reduction
-    return plan_.KeptOf(head(g), HeadLen(c_, head(g)));
-  }
-  bool Reduces(int32_t g) const { return plan_.Reduces(head(g), HeadLen(c_, head(g))); }
-  bool Holds(int32_t g, int32_t n) const { return plan_.held != nullptr && n > plan_.held[head(g)]; }
-  // Whether entries may settle once so many are in the ring.
-  bool Settles(int32_t g) const {
-    return ring(g) >= 0 && c_.ring[head(g) * kRingFields + kRingLen] >= c_.layout->ring_slots(head(g));
-  }
-  // Something is to be done to heads after the attention.
-  bool HasUpdate() const {
-    if (plan_.n_instrs > 0) return true;
-    for (int32_t g = 0; g < heads(); ++g) {
-      if (Reduces(g) || (!plan_.ends_later && (Holds(g, Kept(g)) || Settles(g)))) return true;
-    }
-    return false;
-  }
-  bool HasEnd() const {
-    for (int32_t g = 0; g < heads(); ++g) {
-      if (Holds(g, HeadLen(c_, head(g))) || Settles(g)) return true;
-    }
-    return false;
-  }
-  // The lengths after the update, where they follow from the numbers.
-  bool Follow(bool end_only) {
-    bool known = true;
-    for (int32_t g = 0; g < heads(); ++g) {
-      const bool reduces = !end_only && Reduces(g);
-      const int32_t kept = reduces ? Kept(g) : HeadLen(c_, head(g));
-      const bool holds = (end_only || !plan_.ends_later) && Holds(g, kept);
-      if ((reduces || holds) && row_.dropped != nullptr) row_.dropped->store(true, std::memory_order_relaxed);
-      if (ring(g) >= 0) {
-        known = known && !reduces && !holds && !Settles(g);
-        continue;
-      }
-      c_.len[head(g)] = holds ? plan_.held[head(g)] : kept;
-      if ((reduces || holds) && plan_.in_cache) c_.rotated[head(g)] = 0;
-    }
-    return known;
-  }
-
- private:
-  int32_t heads() const { return c_.layout->n_kv_heads; }
-  int32_t head(int32_t g) const { return layer_ * heads() + g; }
-  int32_t ring(int32_t g) const { return c_.ring == nullptr ? -1 : RingFormat(c_, head(g)); }
-  const StepRow& row_;
-  const CacheView& c_;
-  const StepPlan& plan_;
-  const int32_t layer_;
-};
 
 // What the kernels of a wave leave for each other.
 struct StepBytes {
@@ -101,12 +37,15 @@ struct StepBytes {
   }
 };
 
-// Of a wave's packet, beside the records of its caches.
-int64_t WaveBytes(int64_t n_rows, int32_t n_heads, int32_t n_kv_heads, int32_t d, int64_t n_items) {
-  return Packet::Size<RowParams>(n_rows) + n_rows * Packet::Size<float>(d) + Packet::Size<double>(d / 2) +
-         Packet::Size<Segment>(n_items) + Packet::Size<HeadSegments>(n_rows * n_kv_heads) +
-         Packet::Size<int32_t>(n_rows * n_heads) + 3 * n_rows * Packet::Size<int32_t>(n_kv_heads) +
-         n_rows * Packet::Size<Head>(n_kv_heads);
+// Of a packet with the rotations of a step's rows.
+int64_t AngleBytes(int64_t n_rows, int32_t d) {
+  return Packet::Size<double>(d / 2) + Packet::Size<float>(n_rows * d);
+}
+// Of a wave's packet, beside those and the records of its caches.
+int64_t WaveBytes(int64_t n_rows, int32_t n_heads, int32_t n_kv_heads, int64_t n_items) {
+  return Packet::Size<RowParams>(n_rows) + Packet::Size<Segment>(n_items) +
+         Packet::Size<HeadSegments>(n_rows * n_kv_heads) + Packet::Size<int32_t>(n_rows * n_heads) +
+         3 * n_rows * Packet::Size<int32_t>(n_kv_heads) + n_rows * Packet::Size<Head>(n_kv_heads);
 }
 
 // Of a step. Where something is left beside the rest of a layer, the next one has room of its own, as long as
@@ -145,63 +84,45 @@ bool ReadsValues(const StepPlan& plan) {
 class Wave {
  public:
   Wave(Stream* s, const StepArgs& a, int32_t first, int32_t end, bool end_only)
-      : s_(s), a_(a), first_(first), n_(end - first), end_only_(end_only) {}
+      : s_(s), stream_(StreamOf(s)), a_(a), first_(first), n_(end - first), end_only_(end_only) {}
 
   Status Run() {
-    const StepRow* rows = a_.rows + first_;
+    KVC_RETURN_IF_ERROR(TakeReports());
     const int32_t g = layout(0).n_kv_heads, d = layout(0).head_dim, group = a_.n_heads / g;
-    bool observed = false, mean = false, updates = false, one = false, reads_values = false;
-    int64_t stride = 1, settle = 0, pages = 0;
-    for (int32_t r = 0; r < n_; ++r) {
-      // The kernels find the new entry counted, and ids for those that leave a ring.
-      if (!end_only_) HostRecords(rows[r], a_.layer).Append();
-      const HostRecords host(rows[r], a_.layer);
-      updates = updates || (end_only_ ? Plan(r).ends_later && host.HasEnd() : host.HasUpdate());
-      observed = observed || Plan(r).attention;
-      mean = mean || Plan(r).needs_attention;
-      reads_values = reads_values || ReadsValues(Plan(r));
-      one = one || layout(r).layer_books;
-      settle = std::max(settle, SettleBytes(layout(r)));
-      for (int32_t h = 0; h < g; ++h) {
-        const int32_t head = a_.layer * g + h;
-        stride = std::max<int64_t>(stride, rows[r].cache->len[head] + layout(r).ring_slots(head));
-        if (ReadPages(r, h) > 0)
-          pages = std::max<int64_t>(pages, rows[r].cache->len[head] / layout(r).main(head).slots + 1);
-      }
-    }
-    if (end_only_ && !updates) return {};
-    stride = (stride + 3) / 4 * 4;
+    const Wants wants = Look();
+    if (end_only_ && !wants.updates) return {};
     // Nobody else looks at it.
-    observed = observed && !end_only_, mean = mean && updates && !end_only_;
-    const bool attention = observed || mean;
-    const int64_t heads = int64_t{n_} * g;
+    const bool mean = wants.mean && wants.updates, attention = wants.observed || mean;
+    const int64_t heads = int64_t{n_} * g, stride = wants.stride, pages = wants.pages;
     int64_t n_items = 0;
     if (!end_only_) Cut([&](int32_t, int32_t, const Segment&) { ++n_items; });
-    int64_t bytes = WaveBytes(n_, a_.n_heads, g, d, n_items);
-    for (int32_t r = 0; r < n_; ++r) bytes += Records(r).Bytes();
-    const StepBytes own{heads, group, d, n_items, stride, settle, attention, mean, updates, pages};
+    HeadLengths* reports = nullptr;
+    if (wants.asking > 0)
+      KVC_RETURN_IF_ERROR(stream_.reports().Begin(&stream_, int64_t{wants.asking} * g, &reports));
+    const StepBytes own{heads,        group,     d,    n_items,       stride,
+                        wants.settle, attention, mean, wants.updates, pages};
     // Of the room that a step has for two layers this one has a half, and comes behind what the last layer in
     // it left beside; of what the layer between left, nothing is touched here.
-    CudaStream& stream = StreamOf(s_);
-    const StepRoom room = RoomOf(a_.shape, stream.traits().tuning);
+    const StepRoom room = RoomOf(a_.shape, stream_.traits().tuning);
     const auto slot = static_cast<uint8_t>(a_.layer % room.slots),
                own_slot = static_cast<uint8_t>(1u << slot);
     const bool first = first_ == 0 && !end_only_;  // of the layer
-    const InOrder in_line(stream, {false, 0, first ? own_slot : LaunchOrder::kAllSlots});
+    const InOrder in_line(stream_, {false, 0, first ? own_slot : LaunchOrder::kAllSlots});
     Scratch scratch(At(a_.scratch) + slot * room.bytes, room.bytes);
     Packet packet;
-    KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes));
+    RowAngles angles;
+    KVC_RETURN_IF_ERROR(BeginPacket(n_items, &packet, &angles));
     StepParams p{};
     p.n_rows = n_, p.n_heads = a_.n_heads, p.n_kv_heads = g, p.d = d, p.window = a_.window,
     p.scale = a_.scale, p.cap = a_.cap, p.sinks = At(a_.sinks);
-    p.turn = TurnOf(a_.rope, a_.pairing, false, &packet);
+    p.turn = {angles.frequencies, a_.rope->attention_factor(), a_.rope->n_turning(), a_.pairing, false};
     p.q = At(a_.q) + int64_t{first_} * a_.n_heads * d, p.k = At(a_.k) + int64_t{first_} * g * d;
     p.v = At(a_.v) + int64_t{first_} * g * d, p.out = At(a_.out) + int64_t{first_} * a_.n_heads * d;
-    p.stride = attention || updates ? stride : 0;  // a launch that stays as it was is not sent anew
+    p.stride = attention || wants.updates ? stride : 0;  // a launch that stays as it was is not sent anew
     p.choice = {scratch.Take<int32_t>(heads * pages), scratch.Take<int32_t>(heads * pages),
                 scratch.Take<float>(heads * pages), scratch.Take<uint8_t>(heads * pages), pages};
     RowParams* to = packet.Add<RowParams>(n_, &p.rows);
-    for (int32_t r = 0; r < n_; ++r) KVC_RETURN_IF_ERROR(WriteRow(r, p.choice, &packet, to + r));
+    for (int32_t r = 0; r < n_; ++r) WriteRow(r, angles, p.choice, &reports, &packet, to + r);
     if (!end_only_) WriteSegments(n_items, heads, &packet, &p);
     const PageFormat* form = end_only_ ? nullptr : FormForTensorCores();
     // Nobody else reads the new entry or the queries.
@@ -212,23 +133,94 @@ class Wave {
     p.partial = scratch.Take<float>(n_items * group * (d + 2));
     if (attention) p.logits = scratch.Take<float>(heads * group * stride);
     if (mean) p.mean = scratch.Take<float>(heads * stride);
-    if (updates)
+    if (wants.updates)
       p.update = {scratch.Take<uint8_t>(heads * own.update()), own.update(), stride, own.sort_stride()};
     KVC_RETURN_IF_ERROR(scratch.Check());
     KVC_RETURN_IF_ERROR(packet.Send());
     if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, form, static_cast<int32_t>(n_items)));
-    const bool beside = !end_only_ && !reads_values;
-    const InOrder behind(stream, beside ? LaunchOrder{true, slot, 0} : stream.order());
-    if (observed) KVC_RETURN_IF_ERROR(Check(ObserveAttention(p, stream), "a step"));
-    if (updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, one, stream), "a step"));
-    for (int32_t r = 0; r < n_; ++r) {
-      if (HostRecords(rows[r], a_.layer).Follow(end_only_)) continue;
-      KVC_RETURN_IF_ERROR(Records(r).ReadBack(&packet.stream(), to[r].cache.heads));
-    }
-    return {};
+    const InOrder behind(stream_, wants.beside ? LaunchOrder{true, slot, 0} : stream_.order());
+    if (wants.observed) KVC_RETURN_IF_ERROR(Check(ObserveAttention(p, stream_), "a step"));
+    if (wants.updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, wants.one, stream_), "a step"));
+    Follow(to);
+    return stream_.gathers() ? Status() : stream_.reports().Collect(&stream_);
   }
 
  private:
+  // Of all rows.
+  struct Wants {
+    bool observed = false, mean = false, updates = false, one = false;
+    bool beside = false;  // what is done behind the attention: the next layer need not wait for it
+    int32_t asking = 0;   // rows whose lengths only the device will know
+    int64_t stride = 1, settle = 0, pages = 0;
+  };
+
+  // What an earlier row left of the layer.
+  Status TakeReports() const {
+    bool expects = false;
+    for (int32_t r = 0; r < n_; ++r) {
+      const CacheView& c = *a_.rows[first_ + r].cache;
+      expects = expects || stream_.reports().Expects(c, a_.layer * c.layout->n_kv_heads);
+    }
+    return expects ? stream_.reports().Collect(&stream_) : Status();
+  }
+
+  // Counts the new entries on the way.
+  Wants Look() const {
+    Wants w;
+    w.beside = !end_only_;
+    for (int32_t r = 0; r < n_; ++r) {
+      const StepRow& row = a_.rows[first_ + r];
+      const HostRecords host(row, a_.layer);
+      if (!end_only_) host.Append();
+      w.updates = w.updates || (end_only_ ? Plan(r).ends_later && host.HasEnd() : host.HasUpdate());
+      w.observed = w.observed || (Plan(r).attention && !end_only_);
+      w.mean = w.mean || (Plan(r).needs_attention && !end_only_);
+      w.one = w.one || layout(r).layer_books;
+      w.asking += host.Known(end_only_) ? 0 : 1;
+      w.settle = std::max(w.settle, SettleBytes(layout(r)));
+      if (ReadsValues(Plan(r))) w.beside = false;
+      for (int32_t g = 0; g < layout(r).n_kv_heads; ++g) {
+        const int32_t head = a_.layer * layout(r).n_kv_heads + g;
+        // The next layer's new entry goes where this one's is taken from.
+        if (layout(r).shares_ring(head)) w.beside = false;
+        // Ids for those that leave a ring.
+        w.stride = std::max<int64_t>(w.stride, row.cache->len[head] + layout(r).ring_slots(head));
+        if (ReadPages(r, g) > 0)
+          w.pages = std::max<int64_t>(w.pages, row.cache->len[head] / layout(r).main(head).slots + 1);
+      }
+    }
+    w.stride = (w.stride + 3) / 4 * 4;
+    return w;
+  }
+
+  // Of the wave, with the rotations of all rows of the step where no layer in front has brought them.
+  Status BeginPacket(int64_t n_items, Packet* packet, RowAngles* angles) const {
+    const int32_t d = layout(0).head_dim;
+    int64_t bytes = WaveBytes(n_, a_.n_heads, layout(0).n_kv_heads, n_items);
+    for (int32_t r = 0; r < n_; ++r) bytes += Records(r).Bytes();
+    // What has been brought is there until the packets start over.
+    const RowAngles* known = stream_.Fits(bytes) ? stream_.angles().Find(a_) : nullptr;
+    if (known != nullptr) *angles = *known;
+    KVC_RETURN_IF_ERROR(packet->Begin(s_, bytes + (known == nullptr ? AngleBytes(a_.n_rows, d) : 0)));
+    if (known != nullptr) return {};
+    const std::vector<double>& frequencies = a_.rope->frequencies();
+    angles->frequencies = packet->Copy(frequencies.data(), static_cast<int64_t>(frequencies.size()));
+    float* row = packet->Add<float>(int64_t{a_.n_rows} * d, &angles->angles);
+    for (int32_t r = 0; r < a_.n_rows; ++r, row += d) a_.rope->Angles(a_.rows[r].position, row, row + d / 2);
+    if (stream_.gathers()) stream_.angles().Note(a_, *angles);
+    return {};
+  }
+
+  // The records of the host, now that nothing of the layer has failed.
+  void Follow(const RowParams* sent) const {
+    for (int32_t r = 0; r < n_; ++r) {
+      const StepRow& row = a_.rows[first_ + r];
+      HostRecords(row, a_.layer).Follow(end_only_);
+      const int32_t g = layout(r).n_kv_heads;
+      if (sent[r].report != nullptr) stream_.reports().Expect(*row.cache, a_.layer * g, g, sent[r].report);
+    }
+  }
+
   const CacheLayout& layout(int32_t r) const { return *a_.rows[first_ + r].cache->layout; }
   const StepPlan& Plan(int32_t r) const { return PlanOf(a_.rows[first_ + r], a_.layer); }
   CacheRecords Records(int32_t r) const {
@@ -250,12 +242,11 @@ class Wave {
 
   // form: FormForTensorCores.
   Status Attend(const StepParams& p, const PageFormat* form, int32_t n_items) const {
-    CudaStream& stream = StreamOf(s_);
-    if (p.turned != nullptr) KVC_RETURN_IF_ERROR(Check(AppendToHeads(p, stream), "a step"));
-    if (p.choice.stride > 0) KVC_RETURN_IF_ERROR(Check(ChoosePages(p, stream), "a step"));
-    const auto attend = form == nullptr ? AttendSegments(p, n_items, stream)
-                        : form->coded() ? AttendSegmentsCodes(p, *form, n_items, stream)
-                                        : AttendSegmentsMma(p, *form, n_items, stream);
+    if (p.turned != nullptr) KVC_RETURN_IF_ERROR(Check(AppendToHeads(p, stream_), "a step"));
+    if (p.choice.stride > 0) KVC_RETURN_IF_ERROR(Check(ChoosePages(p, stream_), "a step"));
+    const auto attend = form == nullptr ? AttendSegments(p, n_items, stream_)
+                        : form->coded() ? AttendSegmentsCodes(p, *form, n_items, stream_)
+                                        : AttendSegmentsMma(p, *form, n_items, stream_);
     return Check(attend, "a step");
   }
 
@@ -295,7 +286,7 @@ class Wave {
       for (int32_t h = 0; h < g; ++h)
         entries += ReadEntries(r, h) + RingLen(*a_.rows[first_ + r].cache, a_.layer * g + h);
     }
-    const int32_t segment = SegmentOf(entries, StreamOf(s_).traits().tuning);
+    const int32_t segment = SegmentOf(entries, stream_.traits().tuning);
     for (int32_t r = 0; r < n_; ++r) {
       const CacheView& c = *a_.rows[first_ + r].cache;
       for (int32_t h = 0; h < g; ++h) {
@@ -346,7 +337,9 @@ class Wave {
     }
   }
 
-  Status WriteRow(int32_t r, const ChoiceRoom& room, Packet* packet, RowParams* to) {
+  // *reports: where the next row that asks has its report.
+  void WriteRow(int32_t r, const RowAngles& angles, const ChoiceRoom& room, HeadLengths** reports,
+                Packet* packet, RowParams* to) const {
     const StepRow& row = a_.rows[first_ + r];
     const StepPlan& plan = Plan(r);
     const int32_t g = layout(r).n_kv_heads, d = layout(r).head_dim;
@@ -354,9 +347,9 @@ class Wave {
     const Head* heads = nullptr;
     to->cache = Records(r).Write(packet, &heads);
     WriteRead(r, room, heads, packet, to);
+    if (!HostRecords(row, a_.layer).Known(end_only_)) to->report = *reports, *reports += g;
     to->position = row.position;
-    float* angles = packet->Add<float>(d, &to->angles);
-    a_.rope->Angles(row.position, angles, angles + d / 2);
+    to->angles = angles.angles + int64_t{first_ + r} * d;
     to->n_instrs = plan.n_instrs;
     std::copy(plan.instrs, plan.instrs + kMaxStepInstrs, to->instrs);
     to->history = plan.history;
@@ -372,16 +365,16 @@ class Wave {
     to->attention_stride = plan.attention_stride;
     if (plan.attention)
       to->attention = At(plan.attention) + int64_t{a_.layer} * a_.n_heads * plan.attention_stride;
-    if (!plan.ring || end_only_) return {};
+    if (!plan.ring || end_only_) return;
     int32_t &start = plan.ring_start[a_.layer], &n = plan.ring_len[a_.layer];
     to->query_ring =
         At(plan.ring) +
         (int64_t{plan.RingPlace(a_.layer)} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d;
     n < plan.ring_rows ? ++n : start = (start + 1) % plan.ring_rows;
-    return {};
   }
 
-  Stream* s_;
+  Stream* const s_;
+  CudaStream& stream_;
   const StepArgs& a_;
   const int32_t first_, n_;
   const bool end_only_;
@@ -414,8 +407,10 @@ Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepSh
   KVC_ENTER();
   const int32_t g = shape.n_kv_heads;
   const int64_t heads = int64_t{shape.n_rows} * g, longest = shape.longest + shape.ring_slots;
-  int64_t bytes = WaveBytes(shape.n_rows, shape.n_heads, g, shape.head_dim,
-                            MostSegments(heads * longest, heads, traits_.tuning));
+  int64_t reported = 0;
+  int64_t bytes =
+      AngleBytes(shape.n_rows, shape.head_dim) +
+      WaveBytes(shape.n_rows, shape.n_heads, g, MostSegments(heads * longest, heads, traits_.tuning));
   for (size_t first = 0; first < rows.size();) {
     const CacheView& cache = *rows[first].cache;
     size_t end = first + 1;
@@ -425,8 +420,11 @@ Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepSh
     for (int32_t layer = 0; layer < cache.layout->n_layers; ++layer)
       records = std::max(records, CacheRecords(cache, layer * g, g, more).Bytes());
     bytes += records;
+    if (RingSlots(*cache.layout) > 0)
+      reported += static_cast<int64_t>(end - first) * cache.layout->n_heads_total();
     first = end;
   }
+  KVC_RETURN_IF_ERROR(StreamOf(s).reports().Reserve(reported));
   return StreamOf(s).Reserve(bytes);
 }
 

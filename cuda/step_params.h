@@ -27,6 +27,7 @@ struct RowParams {
   CacheLayer read;         // what attention reads: the same, or heads with the pages that are chosen
   const int32_t* n_pages;  // [G] that are chosen (PagesRead), 0: all; null: all of every head
   GroupKind reads_group;
+  HeadLengths* report;  // [G] what an update leaves, for the host; null: it knows
   int32_t position;
   const float* angles;  // [D] cos, sin of the position
   // Of the session's plan (StepPlan).

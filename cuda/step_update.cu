@@ -357,6 +357,10 @@ __global__ void __launch_bounds__(kThreads) update_heads(const StepParams p, boo
     }
     __syncthreads();
   }
+  // Books are the first head's, which the others add to.
+  const RowParams& row = p.rows[r];
+  if (row.report == nullptr) return;
+  for (int32_t g = begin + ThreadOfBlock(); g < end; g += BlockThreads()) row.report[g] = row.cache.heads[g];
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ CudaStream::~CudaStream() {
   if (stream_ == nullptr || !current.ok()) return;
   cudaStreamSynchronize(stream_);
   graphs_.Clear();
+  reports_.Free();
   if (reached_ != nullptr) cudaEventDestroy(reached_);
   cudaFree(device_);
   cudaFreeHost(host_);
@@ -40,11 +41,20 @@ Status CudaStream::Follow(Stream* other) {
   return Check(cudaStreamWaitEvent(stream_, front.reached_, 0), "the order of streams");
 }
 
+void CudaStream::Gather() {
+  gathers_ = true, piece_ = 0, failed_launch_ = false;
+  angles_.Forget();
+}
+
+// Where a launch failed there are no lengths to be had, and caches keep those they have.
 Status CudaStream::Issue() {
   gathers_ = false;
+  angles_.Forget();
   const Current current(context_);
-  KVC_RETURN_IF_ERROR(current.status());
-  return Flush();
+  Status status = current.status();
+  if (status.ok()) status = Flush();
+  if (!status.ok() || failed_launch_) return reports_.Drop(), status;
+  return reports_.Collect(this);
 }
 
 // One copy brings all packets of the kept launches, and what lies between them; nothing that is on its way
@@ -54,6 +64,7 @@ cudaError_t CudaStream::SendKept() {
   if (written_ > sent_) copy.bytes = static_cast<size_t>(written_ - sent_);
   sent_ = used_;
   const cudaError_t e = graphs_.Run(stream_, gathers_ ? piece_++ : 0, &kept_, copy, &failed_);
+  failed_launch_ = failed_launch_ || e != cudaSuccess;
   kept_.Clear();
   return e;
 }
@@ -61,6 +72,7 @@ cudaError_t CudaStream::SendKept() {
 Status CudaStream::Wait(const char* what) {
   const Status status = Flush();
   used_ = sent_ = written_ = 0;
+  angles_.Forget();  // the next packets lie where they did
   const Status waited = Check(cudaStreamSynchronize(stream_), what);
   return status.ok() ? waited : status;
 }
@@ -88,6 +100,8 @@ Status CudaStream::Reserve(int64_t bytes) {
   const Status twice = Grow(2 * all);
   return twice.code() == Code::kMemory ? Grow(all) : twice;
 }
+
+bool CudaStream::Fits(int64_t bytes) const { return used_ + Rounded(bytes) <= size_; }
 
 Status CudaStream::Begin(int64_t bytes, int64_t room, uint8_t** host, uint8_t** device) {
   const int64_t all = Rounded(bytes + room);

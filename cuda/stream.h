@@ -5,6 +5,7 @@
 #pragma once
 #include "cuda/driver.h"
 #include "cuda/launch_graphs.h"
+#include "cuda/step_state.h"
 #include "lib/ops/device.h"
 
 namespace kvc::cuda {
@@ -21,8 +22,9 @@ class CudaStream final : public Stream {
   Status Create(cudaStream_t stream);
 
   Status Follow(Stream* other) override;
-  void Gather() override { gathers_ = true, piece_ = 0; }
+  void Gather() override;
   Status Issue() override;
+  bool gathers() const { return gathers_; }
 
   // Everything launched so far has happened.
   Status Wait(const char* what);
@@ -32,6 +34,8 @@ class CudaStream final : public Stream {
   // Room for a packet: *host to be written before Send, *device its address there. `room`: bytes behind it
   // that are on the device alone, for what the host reads back.
   Status Begin(int64_t bytes, int64_t room, uint8_t** host, uint8_t** device);
+  // Whether such a packet lies behind those that were sent, all of which stay where they are.
+  bool Fits(int64_t bytes) const;
   Status Send();
   // bytes [device, ..) into `to`; waits.
   Status Fetch(const void* device, void* to, int64_t bytes);
@@ -56,6 +60,11 @@ class CudaStream final : public Stream {
   const LaunchOrder& order() const { return order_; }
   void SetOrder(const LaunchOrder& order) { order_ = order; }
 
+  // What the layers of a step share: angles for as long as the packets that brought them lie where they are,
+  // and lengths that are read when the step has been issued.
+  StepAngles& angles() { return angles_; }
+  LengthReports& reports() { return reports_; }
+
   const LaunchGraphs& graphs() const { return graphs_; }
   const LaunchTraits& traits() const { return traits_; }
 
@@ -77,10 +86,13 @@ class CudaStream final : public Stream {
   int64_t size_ = 0, used_ = 0, packet_ = 0, packet_bytes_ = 0;
   int64_t sent_ = 0, written_ = 0;  // packets in front of sent_ are on their way; written_: end of the newest
   bool gathers_ = false, grows_ = true;
+  bool failed_launch_ = false;  // since Gather
   int32_t piece_ = 0;
   LaunchOrder order_;
   LaunchList kept_;
   LaunchGraphs graphs_;
+  StepAngles angles_;
+  LengthReports reports_;
   const char* failed_ = "";
 };
 

@@ -100,7 +100,7 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
                        n_tokens - changed_at;
   }
   std::vector<uint8_t> page, ranks_seen(static_cast<size_t>(n), 0);
-  int32_t last = std::numeric_limits<int32_t>::min();
+  int32_t last = std::numeric_limits<int32_t>::min(), newest = last;
   for (int kind = 0; good && kind < 2; ++kind) {
     const int32_t format = FormatOf(head, kind);
     if (format < 0) continue;
@@ -121,12 +121,11 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
         std::memcpy(&value, page.data() + offset, sizeof value);
         return value;
       };
-      if (kind == 0) {
-        const int32_t position = number(f.positions + 4 * at);
-        good = good && (window == 0 || position > last);  // pages go by their order
-        scattered_ = scattered_ || position < last;
-        last = position;
-      }
+      const int32_t position = number(f.positions + 4 * at);
+      // Pages of windows go by their order, and the entries of a ring are the newest, in order.
+      good = good && ((kind == 0 && window == 0) || position > newest);
+      scattered_ = scattered_ || position < last;
+      last = position, newest = std::max(newest, position);
       if (f.ranks) {
         const int32_t rank = number(f.rank + 4 * at);
         good = good && rank >= 0 && rank < n && ranks_seen[static_cast<size_t>(rank)]++ == 0;

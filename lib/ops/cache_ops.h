@@ -75,9 +75,11 @@ struct CacheLayout {
     return ring < 0 ? 0 : formats[static_cast<size_t>(ring)].slots;
   }
   int32_t n_heads_total() const { return n_layers * n_kv_heads; }
-  // The head that holds the ring's page of head i: where rings have one place they use it layer after layer.
+  // Whether the ring of head i has one place, in a page that the layers use one after the other.
+  bool shares_ring(int32_t head) const { return ring_slots(head) == 1 && main(head).coded(); }
+  // The head that holds the ring's page of head i.
   int32_t ring_owner(int32_t head) const {
-    if (ring_slots(head) != 1 || !main(head).coded()) return head;
+    if (!shares_ring(head)) return head;
     const int32_t ring = heads[static_cast<size_t>(head)].ring;
     int32_t first = head % n_kv_heads;
     while (first < head && (heads[static_cast<size_t>(first)].ring != ring || !main(first).coded()))

@@ -27,8 +27,9 @@ class Stream {
  public:
   virtual ~Stream() = default;
   // From Gather to Issue operations may be kept back, to go to the device together; those that hand something
-  // back on the host do not wait for Issue. Until then nobody else may get what they work on: memory that
-  // they read or write is given to others behind Issue only.
+  // back on the host do not wait for Issue, but for steps, whose caches may have their lengths behind it
+  // only. Until then nobody else may get what they work on: memory that they read or write is given to others
+  // behind Issue only.
   virtual void Gather() {}
   virtual Status Issue() { return {}; }
   // What comes on this stream from here on happens behind all that `other`, of the same device, was given so

@@ -95,7 +95,10 @@ struct StepPlan {
 };
 
 struct StepRow {
-  const CacheView* cache = nullptr;  // lengths are updated
+  // Lengths are updated when the operation returns; where its stream gathers (device.h), some of them when it
+  // has issued. What comes between Step and EndStep of a plan that ends later finds them, and so does the
+  // cache's next row in the layer.
+  const CacheView* cache = nullptr;
   const StepPlan* plan = nullptr;
   int32_t position = 0;  // of the token in its sequence
   // Set, never cleared, when an entry was dropped or merged.

@@ -47,6 +47,8 @@ struct Options {
   Call refused = Call::kCount;
   int64_t refused_after = 0, refused_calls = 1;
   std::function<void(Call)> on_call;  // with every call of these kinds, before anything of it happens
+  // With every kernel that ran, whose memory is as it left it, and where its parameters lie.
+  std::function<void(const std::string& name, void* const* params)> on_ran;
 };
 // Tests may change it; `GetOptions() = {}` takes that back.
 Options& GetOptions();
@@ -56,6 +58,8 @@ struct Calls {
   int64_t launches = 0, graphs = 0;  // of single kernels, of graphs
   int64_t early = 0;                 // kernels that ran as such, in graphs or not
   std::set<std::string> kernels;     // that ran
+  int64_t waits = 0;                 // of the host, for what a stream or the device has done
+  int64_t to_host = 0;               // copies to the host
   int64_t unnamed = 0;     // for the stream without a name, which waits for others of the host program
   int64_t disturbing = 0;  // that break a graph which another thread captures
   int64_t of[static_cast<int>(Call::kCount)] = {};
@@ -95,10 +99,8 @@ struct Started {
   size_t step = 0;
 };
 
-// Queues the kernel, which was not refused, on its stream; it runs when somebody waits for what the stream
-// has done.
-cudaError_t Launch(const Started& started, cudaStream_t stream, std::function<void()> kernel);
-// The same with what runs all of its blocks, false: as RunGrid.
+// Queues a kernel, which was not refused, on its stream; it runs when somebody waits for what the stream has
+// done. grid: runs all of its blocks, false: as RunGrid.
 cudaError_t Launch(cudaStream_t stream, std::function<bool()> grid);
 
 // False: a block cannot go on, threads race (races.h), or some of an early kernel have not waited.

@@ -74,13 +74,18 @@ cudaError_t Issue(const Work& work, cudaStream_t stream, const std::shared_ptr<G
   auto params = std::make_shared<Params>();
   params->values = work.params;
   for (auto& value : params->values) params->pointers.push_back(value.data());
+  const auto tell = [=](bool good) {
+    if (good && GetOptions().on_ran) GetOptions().on_ran(form.name, params->pointers.data());
+    return good;
+  };
   if (ptx::Library* library = ptx::TheLibrary()) {
     ptx::Program* program = library->Find(ptx::NameOf(function));
     const Started started{form.name, work.grid, work.block, work.shared, work.early, run, step};
-    return Launch(stream, [=] { return ptx::RunGrid(started, program, params->values); });
+    return Launch(stream, [=] { return tell(ptx::RunGrid(started, program, params->values)); });
   }
-  return Launch({form.name, work.grid, work.block, work.shared, work.early, run, step}, stream,
-                [form, function, params] { form.call(function, params->pointers.data()); });
+  const Started started{form.name, work.grid, work.block, work.shared, work.early, run, step};
+  return Launch(
+      stream, [=] { return tell(RunGrid(started, [=] { form.call(function, params->pointers.data()); })); });
 }
 
 }  // namespace

@@ -86,6 +86,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical",
                     "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical,aha_units=scaled",
                     "ahakv:budget=24,kv=f32,recent=8,allocator=ada", "h2o:budget=24,kv=f32,h2o_norm=count",
+                    "full:kv=int4,quant_group=16", "full:kv=int8,quant_group=16,key_axis=channel",
+                    "streaming:budget=48,kv=int8,quant_group=16,residual=16",
+                    "snapkv:budget=24,window=8,kv=int8,quant_group=16,decode=reobserve,slack=4",
                     "spindlekv:budget=24,kv=f32,window=8,tail=8,spindle_code=always,theta_k=0.6,theta_v=0.6",
                     "spindlekv:budget=24,kv=f32,window=8,tail=8,spindle_code=always,theta_k=0.6,theta_v=0.6,"
                     "spindle_magnitude=0"),

@@ -70,6 +70,7 @@ void DrainTo(CUstream_st* s, uint64_t at) {
 }
 void Drain(CUstream_st* s) { DrainTo(s, s->issued); }
 void WaitFor(CUstream_st* s) {
+  ++GetCalls().waits;
   Drain(s);
   if constexpr (races::kOn) races::HostWaitsFor(races::SoFar(s->order));
 }
@@ -78,6 +79,7 @@ void DrainAll() {
   Drain(&The().null_stream);
 }
 void WaitForAll() {
+  ++GetCalls().waits;
   DrainAll();
   if constexpr (races::kOn) races::HostWaitsForAll();
 }
@@ -154,9 +156,6 @@ cudaError_t Launch(cudaStream_t stream, std::function<bool()> grid) {
     if (The().error == cudaSuccess && !grid()) The().error = cudaErrorLaunchFailure;
   };
   return Enqueue(stream, std::move(run), true);
-}
-cudaError_t Launch(const Started& started, cudaStream_t stream, std::function<void()> kernel) {
-  return Launch(stream, [=] { return RunGrid(started, kernel); });
 }
 
 }  // namespace kvc::emu
@@ -286,6 +285,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   const InContext call;
   if (bytes == 0) return The().error;
   if (!kvc::emu::Admits(kvc::emu::Call::kCopy)) return cudaErrorUnknown;
+  if (kind == cudaMemcpyDeviceToHost) ++kvc::emu::GetCalls().to_host;
   if (kind == cudaMemcpyHostToDevice && !kvc::emu::Within(The().pinned, from)) {
     const std::string copy(static_cast<const char*>(from), bytes);
     return Enqueue(stream, [=] { std::memcpy(to, copy.data(), bytes); });
@@ -359,6 +359,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   const InContext call;
+  ++kvc::emu::GetCalls().waits;
   if (e->stream != nullptr) kvc::emu::DrainTo(e->stream, e->at);
   if constexpr (kvc::emu::races::kOn) {
     if (e->ended != nullptr) kvc::emu::races::HostWaitsFor(*e->ended);
