@@ -41,8 +41,9 @@ KVC_DEVICE float ProbabilityOf(const ScoreParams& p, int32_t h, int32_t g, int32
   const int64_t entry = g * p.layer.capacity + t, row = static_cast<int64_t>(h) * p.n + i;
   if (t < 0 || t >= p.Visible(g, i)) return 0;
   if (!p.layer.Sees(entry, SeenBit(h, p.n_heads / p.layer.n_heads))) return 0;
-  const float z = Capped(p.scale * LogitOf(p, q, entry), p.cap), l = p.row_sum[row];
-  return l > 0 ? __fdiv_rn(expf(gain * z - p.row_max[row]), l) : 0.0f;
+  const float rest = t == 0 ? LogitOfRest(p.layer.positions[entry]) : 0.0f,
+              z = gain * Capped(p.scale * LogitOf(p, q, entry), p.cap) + rest, l = p.row_sum[row];
+  return l > 0 ? __fdiv_rn(expf(z - p.row_max[row]), l) : 0.0f;
 }
 
 KVC_DEVICE float PoolAround(const Pooling& pool, const float* x, int32_t n, int32_t t) {
@@ -226,7 +227,8 @@ class Lines {
           mean += ProbabilityOf(p_, h, g_, i, t, QueryOf(p_, h, i), 1.0f);
         PushHistory(
             p_.program.history, [&](int32_t a) -> float& { return Aux(a)[t]; },
-            __fdiv_rn(mean, static_cast<float>(group_)), __fdiv_rn(1.0f, static_cast<float>(visible)));
+            __fdiv_rn(mean, static_cast<float>(group_)), __fdiv_rn(1.0f, static_cast<float>(visible)),
+            p_.sinks != nullptr);
       }
     });
   }

@@ -123,7 +123,8 @@ class HeadUpdate {
       if (instr.op == StepOp::kHistory) {
         Each([&](int32_t x, const Slot& s) {
           PushHistory(
-              row_.history, [&](int a) -> float& { return s.aux(a); }, mean_[x], average);
+              row_.history, [&](int a) -> float& { return s.aux(a); }, mean_[x], average,
+              p_.sinks != nullptr);
         });
         continue;
       }

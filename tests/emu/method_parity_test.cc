@@ -89,6 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "full:kv=int4,quant_group=16", "full:kv=int8,quant_group=16,key_axis=channel",
                     "streaming:budget=48,kv=int8,quant_group=16,residual=16",
                     "snapkv:budget=24,window=8,kv=int8,quant_group=16,decode=reobserve,slack=4",
+                    "snapkv:budget=24,kv=f32,window=8,pool_rows_first=1,reducer=rest",
                     "spindlekv:budget=24,kv=f32,window=8,tail=8,spindle_code=always,theta_k=0.6,theta_v=0.6",
                     "spindlekv:budget=24,kv=f32,window=8,tail=8,spindle_code=always,theta_k=0.6,theta_v=0.6,"
                     "spindle_magnitude=0"),
@@ -136,6 +137,7 @@ TEST_P(SinkParity, KeepsTheSame) {
 INSTANTIATE_TEST_SUITE_P(Policies, SinkParity,
                          testing::Values("snapkv:budget=24,kv=f32,window=8", "h2o:budget=24,kv=f32",
                                          "tova:budget=24,kv=f32", "kvzip:budget=24,kv=f32",
+                                         "scissorhands:budget=24,kv=f32,recent=8,drop=8",
                                          "kvzip:budget=24,kv=f32,reread=own,reread_part=256",
                                          "kvzip:budget=24,kv=f32,reread_part=256",
                                          "expected-attention:budget=24,kv=f32,future_positions=64",

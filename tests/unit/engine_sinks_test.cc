@@ -53,5 +53,27 @@ TEST(Sinks, TakeTheSameShareOfEveryEntry) {
   }
 }
 
+// Scissorhands counts a row that sees one entry like any other (methods.md 2.5): where sinks have nearly all
+// of the attention every entry is below average in every row that sees it, and the oldest leaves.
+TEST(Sinks, TheFirstRowIsBelowItsAverageToo) {
+  const test::AlignedBytes bytes = Bytes(true, 20);
+  const auto model = test::OpenTiny(bytes);
+  const auto expect_newest = [&](const Session& s, int32_t n) {
+    std::vector<int32_t> kept, expected(3);
+    std::iota(expected.begin(), expected.end(), n - 3);
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_TRUE(s.Kept(i / 2, i % 2, &kept).ok());
+      EXPECT_EQ(kept, expected) << "KV head " << i;
+    }
+  };
+  const char* const spec = "scissorhands:budget=3,recent=1,drop=1,kv=f32";
+  const auto prompt = test::NewSession(model, spec), steps = test::NewSession(model, spec);
+  ASSERT_TRUE(prompt->Prefill(test::TinyPrompt(4), true).ok());
+  expect_newest(*prompt, 4);
+  ASSERT_TRUE(steps->Prefill(test::TinyPrompt(1), true).ok());
+  test::FeedTokens(*steps, test::TinyPrompt(3, 3));
+  expect_newest(*steps, 4);
+}
+
 }  // namespace
 }  // namespace kvc
