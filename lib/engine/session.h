@@ -252,6 +252,7 @@ class Session {
   int32_t NextPart(const WaitingPrompt& prompt) const;
   Status ReadRows(int64_t* chunks);
   Status ReadPart(int64_t* chunks);
+  Status NameTheChoice(Status failed) const;
   Status BeginPart(Workspace* workspace);
   Status MakeTaker(Stream* stream, int32_t n_new, bool compress, PromptJob::Taker* taker);
   void DropPrompt();

@@ -159,7 +159,8 @@ Status Session::ReadOn(int64_t* chunks) {
   while (*chunks > 0 && waiting_->at < n) {
     KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
     const bool rows = waiting_->by_rows && waiting_->at >= waiting_->first;
-    KVC_RETURN_IF_ERROR(rows ? ReadRows(chunks) : ReadPart(chunks));
+    const Status status = rows ? ReadRows(chunks) : ReadPart(chunks);
+    if (!status.ok()) return NameTheChoice(status);
     call_.SetProgress(waiting_->Progress());
   }
   undo.session = nullptr;
@@ -294,6 +295,28 @@ Status Session::ReadPart(int64_t* chunks) {
   p.at += p.n_part;
   TakePart(job.get(), 0, p.n_part);
   return {};
+}
+
+// Of a prompt that does not fit at once: whether it would part by part, which keeps other entries, so that
+// the caller has to choose (methods.md 1.9). Other failures, and where that would not help, as they are.
+Status Session::NameTheChoice(Status failed) const {
+  Policy policy = compressor_->policy();
+  if (failed.code() != Code::kMemory || !waiting_->compress || waiting_->by_rows ||
+      waiting_->before != nullptr || policy.keeps_all() || policy.compresses_once() ||
+      policy.Flag(OptionId::kChunkCompress))
+    return failed;
+  const int32_t n = held() + static_cast<int32_t>(waiting_->tokens.size());
+  const auto at_once = Plan(model_, &policy, params_, n);
+  policy.options[static_cast<int>(OptionId::kChunkCompress)] = 1;
+  const auto by_parts = Plan(model_, &policy, params_, n);
+  if (!at_once.ok() || !by_parts.ok()) return failed;
+  const int64_t limit = model_->meter()->limit(), bytes = by_parts.value().total_bytes_peak;
+  if (bytes >= at_once.value().total_bytes_peak || (limit > 0 && bytes > limit)) return failed;
+  return Error(
+      Code::kMemory,
+      "%s; compressed after every %d tokens, which is not the same as at once, the prompt takes %lld "
+      "bytes in all: choose compress_per_chunk=1",
+      failed.message().c_str(), StoragePlan::kChunk, static_cast<long long>(bytes));
 }
 
 // A job for the next part, on copies of the records: the session stays as it is until the part has been read.

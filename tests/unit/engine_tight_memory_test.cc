@@ -184,5 +184,49 @@ TEST(TightMemory, ACompressionFindsWhatIdleWorkspacesHold) {
   }
 }
 
+// A prompt that fits part by part alone: the error says so, the session is as it was, and it is as said.
+TEST(TightMemory, APromptThatFitsByPartsAloneAsksToChoose) {
+  const AlignedBytes bytes = test::TinyModelBytes({});
+  constexpr int kTokens = 4000;
+  SessionParams params;
+  params.max_tokens = 4096;
+  const auto plan = [&](const std::string& spec) {
+    const Result<Policy> policy = ParsePolicy(spec.c_str());
+    EXPECT_TRUE(policy.ok()) << policy.status().message();
+    const auto planned = Session::Plan(OpenWithLimit(bytes), &policy.value(), params, kTokens);
+    EXPECT_TRUE(planned.ok()) << planned.status().message();
+    return planned.value().total_bytes_peak;
+  };
+  const auto prefill = [&](const std::string& spec, int64_t limit) {
+    ModelParams model_params;
+    model_params.threads = 2, model_params.memory_limit = limit;
+    auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), model_params);
+    EXPECT_TRUE(model.ok()) << model.status().message();
+    const auto session = test::NewSession(model.value(), spec, params);
+    const Status status = session->Prefill(TinyPrompt(kTokens), true);
+    EXPECT_EQ(session->Stats().n_tokens, status.ok() ? kTokens : 0);
+    return status;
+  };
+  const std::string spec = "snapkv:budget=64,window=8", by_parts = spec + ",compress_per_chunk=1";
+  const int64_t least = plan(by_parts);
+  ASSERT_LT(least, plan(spec) * 3 / 4);
+  Status status = prefill(spec, least);
+  EXPECT_EQ(status.code(), Code::kMemory);
+  EXPECT_NE(status.message().find("the prompt takes " + std::to_string(least) +
+                                  " bytes in all: choose compress_per_chunk=1"),
+            std::string::npos)
+      << status.message();
+  EXPECT_TRUE(prefill(by_parts, least).ok());
+  // Where it would not fit either, or is chosen, or is no option, or nothing would be dropped, no word of it.
+  const int64_t none = least / 2;
+  for (const auto& [other, limit] :
+       {std::pair(spec, none), std::pair(by_parts, none), std::pair(std::string("full"), least),
+        std::pair(std::string("snapkv:budget=4000"), least)}) {
+    status = prefill(other, limit);
+    EXPECT_EQ(status.code(), Code::kMemory) << other;
+    EXPECT_EQ(status.message().find("compress_per_chunk"), std::string::npos) << status.message();
+  }
+}
+
 }  // namespace
 }  // namespace kvc
