@@ -55,6 +55,15 @@ void TellIfBeyondTraining(const Model& model, const Policy* policy, const Sessio
       model.config().max_tokens);
 }
 
+// methods.md 4.3.
+void TellIfMergesAreCoarse(const Policy* policy) {
+  if (policy == nullptr || !policy->merges_small_codes()) return;
+  Log(kLogWarning,
+      "reducer %s merges values that are stored in 4 bits or fewer, and each merge rounds them anew: "
+      "kv_values=int8 or kv=f16 loses less",
+      policy->reducer->name);
+}
+
 // What a call compressed, for the log. Takes no memory: the call has succeeded by then.
 class CompressionNote {
  public:
@@ -173,6 +182,7 @@ kvc_status kvc_session_create(kvc_model* model, const kvc_policy* policy, const 
     if (!session.ok()) return session.status();
     kvc::Wrap(std::move(session.value()), out_session);
     kvc::TellIfBeyondTraining(*model->model, chosen.get(), p);
+    kvc::TellIfMergesAreCoarse(chosen.get());
     return {};
   });
 }

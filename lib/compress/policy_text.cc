@@ -292,6 +292,18 @@ int32_t Policy::codes_a_byte() const {
   return std::any_of(levels.begin(), levels.end(), four) ? 2 : 1;
 }
 
+bool Policy::merges_small_codes() const {
+  if (keeps_all() || (reducer->kind != MergeKind::kIntoNext && reducer->kind != MergeKind::kSpread))
+    return false;
+  MergeRule rule;
+  rule.kind = reducer->kind;
+  if (reducer->merge != nullptr) reducer->merge(*this, &rule);
+  const bool own =
+      quantises() && Int(OptionId::kKv) != kStoreMixed && Int(OptionId::kKvValues) != kValuesSame;
+  return rule.kind != MergeKind::kNone &&
+         (own ? Int(OptionId::kKvValues) != kValuesInt8 : codes_a_byte() > 1);
+}
+
 bool Policy::wants_head_scores() const {
   if (Int(OptionId::kKv) == kStoreMixed) return true;
   return !keeps_all() && ((scorer->needs | allocator->needs | reducer->needs) & kNeedsHeadScores) != 0;

@@ -160,6 +160,34 @@ TEST_F(Log, MaxTokensBeyondTheTrainedContext) {
   kvc_model_close(model);
 }
 
+// Each merge decodes, adds and codes anew (methods.md 4.3).
+TEST_F(Log, MergesOfValuesInFourBits) {
+  kvc_model* model = OpenTiny();
+  const auto open = [&](const std::string& spec) {
+    lines_.clear();
+    return Create(model, (spec + ",quant_group=8").c_str(), 0, KVC_ON_FULL_ERROR);
+  };
+  const char* const words = "merges values that are stored in 4 bits or fewer";
+  for (const char* spec :
+       {"weightedkv:budget=24,kv=int4", "weightedkv:budget=24,kv=int8,kv_values=int4",
+        "cam:budget=24,kv=int4,kv_values=int2", "h2o:budget=24,kv=int4,reducer=weighted"}) {
+    kvc_session* session = open(spec);
+    Expect({KVC_LOG_WARNING}, words);
+    Prefill(session, 60);
+    kvc_session* fork = nullptr;
+    ASSERT_EQ(kvc_session_fork(session, &fork), KVC_OK);
+    for (const Line& line : lines_) EXPECT_EQ(line.level, KVC_LOG_DEBUG) << line.text;
+    for (kvc_session* s : {session, fork}) kvc_session_close(s);
+  }
+  for (const char* spec : {"weightedkv:budget=24,kv=int8", "weightedkv:budget=24,kv=int4,kv_values=int8",
+                           "h2o:budget=24,kv=int4", "weightedkv:budget=24,kv=int4,wkv_merge=0",
+                           "full:kv=int4", "reconstruct:budget=24,kv=int4,reducer=rest"}) {
+    kvc_session_close(open(spec));
+    Expect({}, "");
+  }
+  kvc_model_close(model);
+}
+
 TEST_F(Log, AMemoryLimitThatRefuses) {
   int64_t n = 0;
   const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
