@@ -44,6 +44,11 @@ TEST(ScoreUtility, RetrievalIsTheShareOfRightNumbers) {
 
 TEST(ScoreUtility, CodeTakesTheFirstLineOfCode) {
   EXPECT_DOUBLE_EQ(U("code", "```\n# note\nx = 1\ny = 2", {"x = 1"}), 1);
+  // As LongBench has it: newlines in front go, an empty line behind a comment is a line without one.
+  EXPECT_DOUBLE_EQ(U("code", "\n\nx = 1\ny = 2", {"x = 1"}), 1);
+  EXPECT_DOUBLE_EQ(U("code", "# note\n\nx = 1", {"x = 1"}), 0);
+  EXPECT_DOUBLE_EQ(U("code", "x // note\n \nx", {" "}), 1);
+  EXPECT_DOUBLE_EQ(U("code", "```\n# note\n", {"x"}), 0);
   EXPECT_DOUBLE_EQ(EditSimilarity("abcd", "bcde"), 0.75);
   EXPECT_DOUBLE_EQ(EditSimilarity("qabxcd", "abycdf"), 2.0 * 4 / 12);
   EXPECT_DOUBLE_EQ(EditSimilarity("", ""), 1);

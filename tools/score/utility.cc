@@ -98,11 +98,12 @@ double Retrieval(const std::string& text, const std::string& answer) {
   return static_cast<double>(right) / static_cast<double>(found.size());
 }
 
-// The first line that looks like code: no back quote, no comment.
+// The first line that looks like code: no back quote, no comment. As in LongBench newlines in front are no
+// lines, and an empty line behind them is one.
 std::string FirstCodeLine(const std::string& text) {
-  std::istringstream in(text);
+  std::istringstream in(text.substr(std::min(text.find_first_not_of('\n'), text.size())));
   for (std::string line; std::getline(in, line);) {
-    if (line.empty() || line.find('`') != std::string::npos || line.find('#') != std::string::npos ||
+    if (line.find('`') != std::string::npos || line.find('#') != std::string::npos ||
         line.find("//") != std::string::npos)
       continue;
     return line;
