@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <sstream>
 
 #include "tests/support/emulated.h"
 #include "tests/tool/run_program.h"
@@ -335,6 +336,41 @@ void ExpectPlayers(const Json& scores, size_t width) {
     const bool zeros = std::all_of(row.begin(), row.end(), [](const Json& x) { return x == 0.0; });
     EXPECT_EQ(zeros, layer != 1 && layer != 4) << layer;
   }
+}
+
+// Coalitions and their utilities of a log: its records without their checksums.
+std::vector<std::string> RecordsOf(const std::string& log) {
+  std::istringstream lines(ReadWholeFile(log));
+  std::vector<std::string> records;
+  std::string line;
+  for (std::getline(lines, line); std::getline(lines, line);)
+    records.push_back(line.substr(0, line.rfind(' ')));
+  return records;
+}
+
+// The question is fed behind the masking, whichever way that is said (methods.md 3.1); without it the masking
+// is behind the question. Where a prompt is cut shows too.
+TEST(ToolScore, ASplitAsLongAsTheQuestionIsWhatIsAsked) {
+  const TemporaryFolder folder;
+  const std::string task = OneFact(folder);
+  const ProgramResult tokens =
+      RunKvc({"tokenize", KVC_RECALL, "--continue", "--text", " The code of Robin is", "--json"});
+  ExpectGood(tokens);
+  const std::string n = std::to_string(tokens.Json()["n_tokens"].get<int>());
+  const auto records = [&](const std::string& name, const std::vector<std::string>& how) {
+    std::vector<std::string> arguments = {
+        "score",   KVC_RECALL, "--data",     task,    "--utility",      "nll", "--samples", "2",
+        "--sizes", "12",       "--balanced", "--out", folder.Path(name)};
+    arguments.insert(arguments.end(), how.begin(), how.end());
+    ExpectGood(RunKvc(arguments));
+    return RecordsOf(folder.Path(name + ".log"));
+  };
+  const std::vector<std::string> asked = records("asked", {});
+  ASSERT_EQ(asked.size(), 4u);  // of two runs
+  EXPECT_EQ(records("split", {"--protocol", "prompt", "--split", n}), asked);
+  EXPECT_NE(records("whole", {"--protocol", "prompt"}), asked);
+  EXPECT_EQ(records("long", {"--max-prompt", "4000"}), asked);
+  EXPECT_NE(records("cut", {"--max-prompt", "60"}), asked);
 }
 
 TEST(ToolScore, HeadsOfLayersWithAWindowDoNotPlay) {

@@ -5,10 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
 #include <numeric>
+#include <optional>
 #include <set>
 
+#include "tests/support/tiny_model.h"
 #include "tools/failure.h"
+#include "tools/score/examples.h"
 #include "tools/score/headkv.h"
 #include "tools/score/players.h"
 #include "tools/score/random.h"
@@ -239,6 +244,64 @@ TEST(ScorePlan, HeadsOfLayersWithAWindowDoNotPlay) {
   // Where all layers play no file says so.
   EXPECT_EQ(KeptHeads(small, {1, 0, 0, 1}), (Coalition{1, 0, 0, 1}));
   EXPECT_FALSE(LogHeader(small, {}).contains("layers"));
+}
+
+// What is asked, of a task of ten tokens and its question.
+class ScoreExamples : public testing::Test {
+ protected:
+  ScoreExamples() {
+    EXPECT_TRUE(test::WriteTinyModel({}, model_path_).ok());
+    model_.emplace(model_path_, "cpu", 1, 0);
+    std::ofstream(task_path_)
+        << R"({"context": "abcdefghi", "questions": [{"question": "jkl", "answer": "m"}]})"
+        << "\n";
+  }
+  ~ScoreExamples() override {
+    model_.reset();  // a file that is mapped cannot be removed everywhere
+    std::remove(model_path_.c_str()), std::remove(task_path_.c_str());
+  }
+  ExampleSet Read(ExampleOptions options) const {
+    options.files = {task_path_}, options.max_answer = 1;
+    return ReadExamples(*model_, options);
+  }
+  const std::string model_path_ = testing::TempDir() + "kvc_score_examples.kvc",
+                    task_path_ = testing::TempDir() + "kvc_score_examples.jsonl";
+  std::optional<Model> model_;
+};
+
+TEST_F(ScoreExamples, LongPromptsKeepTheirFirstAndLastHalf) {
+  ExampleOptions options;
+  const TokenList all = Read(options).prefixes[0];
+  ASSERT_EQ(all.size(), 10u);
+  const std::pair<int32_t, std::vector<size_t>> cut[] = {
+      {4, {0, 1, 8, 9}}, {5, {0, 1, 7, 8, 9}}, {1, {9}}, {10, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}};
+  for (const auto& [limit, kept] : cut) {
+    options.max_prompt = limit;
+    TokenList expected;
+    for (const size_t i : kept) expected.push_back(all[i]);
+    const ExampleSet set = Read(options);
+    EXPECT_EQ(set.prefixes[0], expected) << limit;
+    EXPECT_EQ(set.examples[0].fed.size(), 3u) << "the question is not cut";
+  }
+}
+
+TEST_F(ScoreExamples, TheLastTokensOfAPromptAreFedBehindTheMasking) {
+  ExampleOptions options;
+  const ExampleSet asked = Read(options);
+  TokenList all = asked.prefixes[0];
+  all.insert(all.end(), asked.examples[0].fed.begin(), asked.examples[0].fed.end());
+  ASSERT_EQ(all.size(), 13u);
+  options.ask = false;
+  for (const int32_t split : {0, 2, 3, 12, 40}) {
+    options.split = split;
+    const ExampleSet set = Read(options);
+    const auto at = all.end() - std::min(split, 12);  // one token is read at least
+    EXPECT_EQ(set.prefixes[0], TokenList(all.begin(), at)) << split;
+    EXPECT_EQ(set.examples[0].fed, TokenList(at, all.end())) << split;
+  }
+  options.split = 3;  // the question: as it is asked
+  EXPECT_EQ(Read(options).prefixes, asked.prefixes);
+  EXPECT_EQ(Read(options).examples[0].fed, asked.examples[0].fed);
 }
 
 }  // namespace

@@ -46,6 +46,8 @@ TEST(ScoreRandom, SplitRoundsHalfUpAndKeepsOne) {
     EXPECT_EQ(std::adjacent_find(chosen.begin(), chosen.end()), chosen.end());
     EXPECT_LT(chosen.back(), n);
   }
+  // By tests/vectors/oracle/philox.py: the smallest first words of counters (index, 0, 0, 0x53).
+  EXPECT_EQ(ValidationExamples(1, 20, 0.15), (std::vector<int32_t>{3, 8, 9}));
   EXPECT_EQ(ValidationExamples(1, 5, 1), (std::vector<int32_t>{0, 1, 2, 3, 4}));
   EXPECT_NE(ValidationExamples(1, 200, 0.15), ValidationExamples(2, 200, 0.15));
 }
