@@ -7,6 +7,7 @@
 
 #include "lib/compress/compressor.h"
 #include "tests/golden/golden_files.h"
+#include "tests/parity/cases.h"
 #include "tests/support/test_device.h"
 
 namespace kvc {
@@ -367,6 +368,36 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenMicro,
                            for (char& ch : s) ch = ch == '-' ? '_' : ch;
                            return s;
                          });
+
+// Stored vectors of symmetric codes (methods.md 4.3), to the bit: scale, codes, and two codes of 4 bits a
+// byte, the low nibble first.
+TEST(GoldenQuant, CodesAndScalesAreThoseOfTheGoldenFile) {
+  const Json golden = ReadGolden("micro/quant.json");
+  int n_symmetric = 0;
+  for (const Json& c : golden["quant"]) {
+    if (c["symmetric"] == 0) continue;  // not offered
+    ++n_symmetric;
+    const bool four = c["bits"] == 4;
+    const auto x = c["x"].get<std::vector<std::vector<float>>>();
+    const VectorFormat f = {four ? KvType::kInt4 : KvType::kInt8, static_cast<int32_t>(x[0].size()),
+                            c["group"]};
+    for (const KernelTable* table : parity::Tables()) {
+      for (size_t v = 0; v < x.size(); ++v) {
+        SCOPED_TRACE(std::string(table->name) + ", " + c["bits"].dump() + " bits, group " +
+                     c["group"].dump());
+        std::vector<uint8_t> codes(static_cast<size_t>(CodeBytes(f.type, f.d))), expected;
+        std::vector<uint16_t> scales(x[v].size() / static_cast<size_t>(f.group));
+        table->encode_vectors(f, x[v].data(), 1, codes.data(), scales.data());
+        for (const Json& code : c[four ? "packed" : "codes"][v])
+          expected.push_back(static_cast<uint8_t>(code.get<int>()));
+        EXPECT_EQ(codes, expected);
+        for (size_t g = 0; g < scales.size(); ++g)
+          EXPECT_EQ(F16ToFloat(scales[g]), c["scale"][v][g].get<float>()) << g;
+      }
+    }
+  }
+  EXPECT_EQ(n_symmetric, 4);
+}
 
 }  // namespace
 }  // namespace kvc
