@@ -170,5 +170,45 @@ INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::Range(0, static_cast<int>(
                            return Variants()[static_cast<size_t>(index.param)].label;
                          });
 
+// methods.md 1.9: parts of a prompt are prompts, to the bit.
+TEST(PartsOfAPrompt, AreAsPromptsOfTheirOwn) {
+  const std::vector<int32_t> ids = TinyPrompt(2100);
+  for (const std::string spec :
+       {"snapkv:budget=32,window=8", "h2o:budget=32,kv=f32",
+        "ada-snapkv:budget=32,window=8,kv=int8,quant_group=16", "weightedkv:budget=32",
+        "scissorhands:budget=32,recent=8", "kvzip:budget=32"}) {
+    SCOPED_TRACE(spec);
+    const auto model = test::OpenTwoLayers();
+    const auto at_once = test::NewSession(model, spec + ",compress_per_chunk=1"),
+               one_by_one = test::NewSession(model, spec);
+    ASSERT_TRUE(at_once->Prefill(ids, true).ok());
+    for (size_t at = 0; at < ids.size(); at += 1024) {
+      const Span<const int32_t> part = {ids.data() + at, std::min<size_t>(1024, ids.size() - at)};
+      ASSERT_TRUE(one_by_one->Prefill(part, true).ok());
+    }
+    test::ExpectSameKept(*at_once, *one_by_one);
+    test::ExpectNearLogits(*at_once, *one_by_one, 0.0f);
+  }
+}
+
+// methods.md 2.17: max(32, 0.01 n), of 3,650 tokens 36.
+TEST(ProxyRows, AreAHundredthOfALongPrompt) {
+  const auto model = test::OpenTwoLayers();
+  const auto with = [&](const char* rows) {
+    return test::FedSession(model, std::string("nacl:budget=64,recent=8,kv=f32") + rows, 3650);
+  };
+  const auto given = with("");
+  test::ExpectSameKept(*given, *with(",proxy_rows=36"));
+  const auto fewer = with(",proxy_rows=32");
+  bool same = true;
+  for (int head = 0; head < 4; ++head) {
+    std::vector<int32_t> a, b;
+    ASSERT_TRUE(given->Kept(head / 2, head % 2, &a).ok());
+    ASSERT_TRUE(fewer->Kept(head / 2, head % 2, &b).ok());
+    same = same && a == b;
+  }
+  EXPECT_FALSE(same);
+}
+
 }  // namespace
 }  // namespace kvc

@@ -8,7 +8,9 @@
 #include <numeric>
 #include <random>
 
+#include "lib/compress/allocate.h"
 #include "lib/compress/budget.h"
+#include "lib/compress/storage_plan.h"
 
 namespace kvc {
 namespace {
@@ -290,6 +292,44 @@ TEST(IntegerWeights, RoundsAndIgnoresWhatIsNoWeight) {
   const double unit = 1.0 / static_cast<double>(one);
   EXPECT_EQ(IntegerWeights(std::vector<double>{1, 0.5 * unit, 1.5 * unit, 2.5 * unit}),
             (std::vector<uint64_t>{one, 0, 2, 2}));
+}
+
+// Options of rounding and of shapes, as a policy's text has them, against the reference of
+// tests/vectors/oracle/make_ablations.py.
+TEST(Alloc, OptionsOfAllocatorsAreThoseOfTheGoldenFile) {
+  const auto golden = nlohmann::json::parse(std::ifstream(KVC_TEST_DATA "/goldens/micro/rounding.json"));
+  ASSERT_EQ(golden["cases"].size(), 8u);
+  const int32_t layers = golden["shape"][0], heads = golden["shape"][1], kv_heads = golden["shape"][2];
+  for (const auto& c : golden["cases"]) {
+    const Result<Policy> policy = ParsePolicy(c["policy"].get<std::string>().c_str());
+    ASSERT_TRUE(policy.ok()) << policy.status().message();
+    const std::vector<double> scores = c["scores"];
+    std::vector<int32_t> counts(static_cast<size_t>(layers * kv_heads), -1);
+    const AllocateInput in{policy.value(),   layers,      heads,
+                           kv_heads,         golden["n"], static_cast<int32_t>(policy.value().budget),
+                           golden["window"], scores,      0};
+    ASSERT_TRUE(policy.value().allocator->plan(in, counts.data()).ok());
+    EXPECT_EQ(counts, c["candidates"].get<std::vector<int32_t>>()) << c["policy"];
+  }
+}
+
+// Of an even number of heads half have the high bits, or (the framework's lower median) one more (methods.md
+// 4.4).
+TEST(StoragePlan, TheMedianOfAPolicyDecidesTheBitsOfHeads) {
+  HeadScores scores;
+  for (int i = 0; i < 24; ++i) scores.values.push_back(0.01 * (i * 7 % 24));
+  for (const bool lower : {false, true}) {
+    const Result<Policy> policy =
+        ParsePolicy(lower ? "cokv-mixed:median_mode=lower_median" : "cokv-mixed:median_mode=exact_half");
+    ASSERT_TRUE(policy.ok()) << policy.status().message();
+    auto plan = StoragePlan::Create(policy.value(), {6, 8, 4, 32, {}, 0}, scores, false);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const CacheLayout layout = plan.value().LayoutFor(16);
+    for (int i = 0; i < 24; ++i) {
+      const bool high = i * 7 % 24 >= (lower ? 11 : 12);
+      EXPECT_EQ(layout.main(i).type, high ? KvType::kInt8 : KvType::kInt4) << i << (lower ? ", lower" : "");
+    }
+  }
 }
 
 }  // namespace

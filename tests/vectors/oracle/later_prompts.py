@@ -6,7 +6,7 @@ import math
 import numpy as np
 import methods as M
 import pipeline
-from later_reduce import REDUCE, duo_counts, reduce_kvzip, reduce_reread, reduce_window
+from later_reduce import REDUCE, after_layer_books, duo_counts, reduce_kvzip, reduce_reread, reduce_window
 from llama import rotate, softmax
 
 
@@ -97,24 +97,38 @@ def read_again(model, block, cache, x, n_new, first, last, position):
 # ---------------------------------------------------------------- prompts and steps of one sequence
 
 
+class Ring:
+    """The newest w queries of a layer, with RoPE at their positions; caps: slots of its heads at steps."""
+
+    def __init__(self, model, w):
+        self.w, self.queries, self.pos, self.caps = w, np.zeros((model.n_q, 0, model.d)), [], []
+
+    def push(self, queries, pos):
+        kept = slice(-self.w, None) if self.w else slice(0, 0)
+        self.queries = np.concatenate([self.queries, queries], 1)[:, kept]
+        self.pos = (self.pos + list(pos))[kept]
+
+
 class Sequence:
     """A session: prompts that compress, tokens that are fed one by one."""
 
     def __init__(self, model, method, C, options, instruction=(), max_tokens=0):
         self.model, self.method, self.C, self.n = model, method, C, 0
         self.o = dict(pipeline.DEFAULTS.get(method, pipeline.WINDOW), **options)
-        if method == "h2o":
-            self.o["h2o_recent"] = math.ceil(C / 2)
-        if method == "scissorhands":
-            self.o["drop"] = C // 2
-        if method == "weightedkv":
-            self.o["recent"] = max(C // 2 - 4, 0)
+        derived = dict(
+            h2o=dict(h2o_recent=math.ceil(C / 2)),
+            scissorhands=dict(drop=C // 2),
+            weightedkv=dict(recent=max(C // 2 - 4, 0)),
+        )
+        for key, value in derived.get(method, {}).items():
+            self.o[key] = value if self.o[key] is None else self.o[key]
         self.instruction, self.max_tokens = instruction, max_tokens
         self.rereads = REDUCE.get(method) is reduce_reread
         self.caches = []
         for _ in model.blocks:
             heads = [self.empty_head() for _ in range(model.n_kv)]
             self.caches.append(pipeline.LayerCache(heads, None, model.theta, self.o.get("pos_mode") == "incache"))
+        self.rings = [Ring(model, self.o.get("w", 0)) for _ in model.blocks]
         for i, cache in enumerate(self.caches):
             cache.after = self.after(i)
 
@@ -125,7 +139,7 @@ class Sequence:
             "cam": dict(A=none),
             "ahakv": dict(F=none),
             "weightedkv": dict(a=none, cnt=np.zeros(0, int)),
-            "scissorhands": dict(low=np.zeros((0, 0), bool)),
+            "scissorhands": dict(I=none) if self.o.get("scissor_mode") == "sum" else dict(low=np.zeros((0, 0), bool)),
             "spindlekv": dict(
                 visible=np.zeros((g, 0), bool),
                 raw=np.zeros(0, bool),
@@ -133,10 +147,21 @@ class Sequence:
                 refV=np.zeros(0, int),
             ),
         }.get(self.method, dict(most=none) if self.rereads else {})
-        return pipeline.Head(np.zeros(0, int), np.zeros((0, d)), np.zeros((0, d)), **aux)
+        head = pipeline.Head(np.zeros(0, int), np.zeros((0, d)), np.zeros((0, d)), **aux)
+        if self.o.get("aha_decode_prior"):
+            head.aux["prior"], head.most = none, 0.0
+        return head
 
     def after(self, i):
-        C, o = self.C, self.o
+        if "allocator" in self.o:
+            return self.after_each_head(i)
+        if self.o["decode"] == "reobserve":
+            return self.after_reobserve(i)
+        return self.after_step(i, self.C, self.o)
+
+    def after_step(self, i, C, o):
+        if o.get("spindle_scope") == "layer":
+            return after_layer_books(o, self.model.theta)
         return {
             "streaming": lambda: pipeline.after_streaming(C, o),
             "streaming-baseline": lambda: pipeline.after_streaming(C, o),
@@ -160,7 +185,54 @@ class Sequence:
 
         return after
 
+    def after_reobserve(self, i):
+        """1.6: a head that is `slack` over its cap is scored again, by the ring of the newest queries."""
+        o, ring, g = self.o, self.rings[i], self.model.n_q // self.model.n_kv
+
+        def after(cache, rows, q, pos):
+            ring.push(q[:, None], [pos])
+            for k, (h, cap) in enumerate(zip(cache.heads, ring.caps)):
+                n = len(h.pos)
+                if n > cap + o["slack"]:
+                    own = ring.queries[k * g : (k + 1) * g]
+                    S = M.reobserve_score(own, h.K, h.pos, ring.pos, o["w"], o["kappa"], o["pool"])
+                    cache.note(M.margin(cap - o["w"], S))
+                    h.take(np.r_[M.top(cap - o["w"], S), n - o["w"] : n])
+
+        return after
+
+    # Scorers of a named method under another allocator (4.2): every head is reduced to slots of its own. What a
+    # method derives from its budget is of the average; only Scissorhands drops half of the head's own.
+    def own_options(self, slots):
+        o = dict(self.o, gain_length=self.C)
+        return dict(o, drop=max(slots // 2, 1)) if self.method == "scissorhands" else o
+
+    def reduce_each_head(self, cache, i, rows, plan):
+        for k, (h, r) in enumerate(zip(cache.heads, rows)):
+            one, slots = pipeline.LayerCache([h], None, cache.theta, cache.incache), plan[i][k]
+            number = i * len(rows) + k  # of the draws, as of a layer of one head
+            REDUCE[self.method](one, number, [r], slots, self.own_options(slots), plan)
+            cache.note(one.gap)
+
+    def after_each_head(self, i):
+        def after(cache, rows, q, pos):
+            for k, (h, p) in enumerate(zip(cache.heads, rows)):
+                one, slots = pipeline.LayerCache([h], None, cache.theta, cache.incache), self.slots[i][k]
+                self.after_step(i * len(rows) + k, slots, self.own_options(slots))(one, [p], q, pos)
+                cache.note(one.gap)
+
+        return after
+
+    def plan_each_head(self):
+        fixed, n_kv = self.o["fixed"], self.model.n_kv
+        o = dict(pipeline.DEFAULTS[self.o["allocator"]], **dict(self.o, w=fixed))
+        plan = pipeline.static_plan(self.o["allocator"], self.n, len(self.caches), n_kv, self.C, o)
+        self.slots = [[c + fixed for c in layer] for layer in plan]
+        return self.slots
+
     def plan(self):
+        if "allocator" in self.o:
+            return self.plan_each_head()
         if self.method == "duo-attention":
             N, n_kv = len(self.caches) * self.model.n_kv, self.model.n_kv
             slots = duo_counts(self.o["scores"], self.n, self.C, self.o["n_sink"], N)
@@ -191,11 +263,23 @@ class Sequence:
             if self.method == "expected-attention":
                 turned = rotate(Q, -pos, model.theta).reshape(model.n_kv, -1, len(pos), model.d)
                 self.o.update(queries=turned, query_pos=pos)
-            if self.method != "kvzip":
-                REDUCE.get(self.method, reduce_window)(cache, i, rows, self.C, self.o, plan)
+            self.rings[i].push(Q, pos)
+            if "allocator" in self.o:
+                self.reduce_each_head(cache, i, rows, plan)
+            elif self.method != "kvzip":
+                counts = REDUCE.get(self.method, reduce_window)(cache, i, rows, self.C, self.o, plan)
+                self.rings[i].caps = [c + self.o.get("w", 0) for c in self.caps_behind(i, counts)]
         if self.method == "kvzip":
             reduce_kvzip(self.caches, self.C, self.o, len(self.caches) * model.n_kv)
         return model.logits(x)[-1]
+
+    def caps_behind(self, i, counts):
+        """Candidates of the heads at steps: behind a prompt that the budget holds whole, those of an endless one."""
+        if self.o["decode"] != "reobserve":
+            return []
+        if self.n > self.C:
+            return counts
+        return pipeline.static_plan(self.method, 10**6, len(self.caches), self.model.n_kv, self.C, self.o)[i]
 
     def prompt_by_tokens(self, ids):
         """What the budget holds at once, then a token at a time as steps do (sequential prefill)."""

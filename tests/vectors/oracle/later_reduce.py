@@ -23,22 +23,33 @@ def reduce_streaming(cache, i, rows, C, o, plan):
 
 def reduce_h2o(cache, i, rows, C, o, plan):
     for h, r in zip(cache.heads, rows):
-        h.aux["A"] = h.aux["A"] + r.sums()
-        n, R = len(h.pos), o["h2o_recent"]
+        n, R, more = len(h.pos), o["h2o_recent"], r.sums()
+        if o["h2o_norm"] == "count":  # what is there is a mean over the rows before
+            saw = np.minimum(r.P.shape[1], np.arange(n, 0, -1))
+            more = (more - h.aux["A"] * saw) / (h.pos[-1] + 1 - h.pos)
+        h.aux["A"] = h.aux["A"] + more
         note(cache, C - R, h.aux["A"][: n - R])
         h.take(M.heavy_and_recent(h.aux["A"], C, R))
 
 
 def reduce_tova(cache, i, rows, C, o, plan):
-    S = M.tova_score(np.concatenate([r.P[:, -1] for r in rows]), o["protect_last"])
-    note(cache, C - 1, S[:-1])
-    for h in cache.heads:
-        h.take(M.top(C, S))
+    heads = range(len(rows))
+    for scope in [[k] for k in heads] if o.get("tova_scope") == "kvhead" else [heads]:
+        S = M.tova_score(np.concatenate([rows[k].P[:, -1] for k in scope]), o["protect_last"])
+        note(cache, C - 1, S[:-1]) if o["protect_last"] else note(cache, C, S)
+        for k in scope:
+            cache.heads[k].take(M.top(C, S))
 
 
 def reduce_scissorhands(cache, i, rows, C, o, plan):
     for h, r in zip(cache.heads, rows):
         n, q = len(h.pos), r.P.shape[1]
+        if o.get("scissor_mode") == "sum":
+            h.aux["I"] = h.aux["I"] + r.newest(o["history"]).sum(1).mean(0)
+            if n > C:
+                h.take(M.scissorhands_drop(-h.aux["I"], C, o["recent"], o["drop"]))
+                h.aux["I"] = np.zeros(len(h.pos))
+            continue
         low = M.scissorhands_low(r.P.mean(0), np.arange(n - q, n), n)
         h.aux["low"] = np.vstack([h.aux["low"], low])[-o["history"] :]
         if n > C:
@@ -52,37 +63,48 @@ def note(cache, c, S):
 
 def window_scores(cache, rows, o):
     """Pooled scores of each head's candidates: mean over the newest rows there are and the group (2.6)."""
-    w = o["w"]
-    return [
-        M.pool(r.newest(w)[:, :, : len(h.pos) - w].mean((0, 1)), o["kappa"], o["pool"])
-        for h, r in zip(cache.heads, rows)
-    ]
+    w, order = o["w"], [o.get(x, False) for x in ("pool_before_group", "pool_rows_first")]
+    how = o["kappa"], o["pool"], o["gqa_agg"], o.get("avg_edge", "kappa"), *order
+    score = lambda r, m: M.window_score(r.newest(w), m, 1, *how)[0] if m > 0 else np.zeros(0)
+    return [score(r, len(h.pos) - w) for h, r in zip(cache.heads, rows)]
 
 
 def keep_best(cache, scores, counts, recent):
     for h, s, c in zip(cache.heads, scores, counts):
         n = len(h.pos)
         note(cache, c, s)
-        h.take(np.r_[M.top(c, s), n - recent : n])
+        h.take(np.r_[M.top(c, s), max(n - recent, 0) : n])
 
 
 def reduce_window(cache, i, rows, C, o, plan):
     scores = window_scores(cache, rows, o)
     counts = plan[i]
-    if "ada_floor" in o:
-        counts = ada_counts(cache, scores, plan[i][0], o["ada_floor"])
+    if "ada_floor" in o and i >= o.get("ada_skip", 0):
+        counts = ada_counts(cache, scores, plan[i][0], o)
     keep_best(cache, scores, counts, o["w"])
+    return counts
 
 
-def ada_counts(cache, scores, b, floor):
+def ada_counts(cache, scores, b, o):
     """2.11 steps 2-4 with heads of different lengths: each has the candidates it has."""
     caps, G = [len(s) for s in scores], len(scores)
-    total = min(b * G, sum(caps))
-    flat = np.concatenate(scores)
-    head = np.repeat(np.arange(G), caps)
-    note(cache, total, flat)
+    total, phi = min(b * G, sum(caps)), round(10**6 * o["ada_floor"])
+    if b * G >= sum(caps):
+        return caps
+    if o["ada_normalize"]:
+        scores = [s * (-np.sort(-s)[:b].sum() / s.sum()) for s in scores]
+    flat, head = np.concatenate(scores), np.repeat(np.arange(G), caps)
+    if o["ada_mode"] == "safeguard":  # the best of every head first
+        locked = min(o["ada_locked"], b) if o["ada_locked"] else phi * b // 10**6
+        for k, s in enumerate(scores):
+            note(cache, locked, s)
+            flat[np.flatnonzero(head == k)[M.order(s)[:locked]]] = np.inf
+        note(cache, total - np.isinf(flat).sum(), flat)
+    else:
+        note(cache, total, flat)
     best = np.bincount(head[M.order(flat)[:total]], minlength=G).tolist()
-    phi = round(10**6 * floor)
+    if o["ada_mode"] == "safeguard":
+        return best
     return M.alloc(b * G, [x * (10**6 - phi) + phi * b for x in best], cap=caps)[0]
 
 
@@ -103,11 +125,18 @@ def reduce_cam(cache, i, rows, C, o, plan):
 
 def reduce_aha(cache, i, rows, C, o, plan):
     for h, r in zip(cache.heads, rows):
-        n, R, q = len(h.pos), o["recent"], min(o["recent"], r.P.shape[1])
-        d = h.K.shape[1]
-        gains = [M.aha_gain(j + 1, C, d, o["aha_units"], o["aha_gain_floor"]) for j in range(n - q, n)]
-        P = M.sg_softmax(r.z[:, -q:], np.asarray(gains)[:, None])
-        h.aux["F"] = h.aux["F"] + M.aha_score(P, h.V[None], o["kappa_v"])[0]
+        n, R, length = len(h.pos), o["recent"], o.get("gain_length", C)
+        q = r.P.shape[1] if o.get("aha_rows") == "all" else min(R, r.P.shape[1])
+        d, gains = h.K.shape[1], np.ones(q)
+        if o.get("aha_gain", 1):
+            gains = [M.aha_gain(j + 1, length, d, o["aha_units"], o["aha_gain_floor"]) for j in range(n - q, n)]
+        F = M.sg_softmax(r.z[:, -q:], np.asarray(gains)[:, None]).sum(1).mean(0)
+        norms = M.value_norms(h.V[None], o["kappa_v"])[0]
+        if o.get("aha_prior", 1):
+            F = F * (norms / norms.max())
+        h.aux["F"] = h.aux["F"] + M.pool(F[None], o.get("aha_score_pool", 1), "avg")[0]
+        if o.get("aha_decode_prior"):  # of all that is there, anew
+            h.aux["prior"], h.most = norms / norms.max(), norms.max()
         note(cache, C - R, h.aux["F"][: n - R])
         h.take(M.heavy_and_recent(h.aux["F"], C, R))
 
@@ -128,18 +157,63 @@ def reduce_spindle(cache, i, rows, C, o, plan):
     for h, r in zip(cache.heads, rows):
         n, w = len(h.pos), o["w"]
         P, visible = r.newest(w), h.aux["visible"]
+        S = P.sum(1) / (P.shape[1] if o["spindle_norm"] == "window" else n - np.arange(n))
+        if o.get("spindle_gqa") == "mean":
+            S = np.repeat(S.mean(0)[None], len(S), 0)
         seen = np.zeros_like(visible)
         seen[:, n - w :] = visible[:, n - w :]
         for j in range(len(seen)):
             own = np.flatnonzero(visible[j, : n - w])
-            S = P[j][:, own].mean(0)
-            note(cache, plan[i][0], S)
-            seen[j, own[M.top(plan[i][0], S)]] = True
+            note(cache, plan[i][0], S[j][own])
+            seen[j, own[M.top(plan[i][0], S[j][own])]] = True
         h.aux["visible"] = seen
         h.take(np.flatnonzero(seen.any(0)))
         h.books, m = {}, len(h.pos)
         h.aux.update(refK=np.zeros(m, int), refV=np.zeros(m, int), raw=np.ones(m, bool))
-        pipeline.spindle_encode(h, np.arange(m), o, cache.theta)
+        if o.get("spindle_scope") != "layer":
+            pipeline.spindle_encode(h, np.arange(m), o, cache.theta)
+    if o.get("spindle_scope") == "layer":
+        code_layer(cache, o)
+
+
+def note_cosine(cache):
+    """Of two directions a cosine is known to a hundredth of what a score is."""
+    return lambda margin: cache.note(None if margin is None else 100 * margin)
+
+
+def code_layer(cache, o):
+    """The entries of all heads share a pair of books."""
+    cache.books = {}
+    for name, limit in (("K", o["theta_k"]), ("V", o["theta_v"])):
+        X = [rotate(h.K, -h.pos, cache.theta) if name == "K" else h.V for h in cache.heads]
+        note_cosine(cache)(M.codebook_margin(np.concatenate(X), limit))
+        cache.books[name], ref, mag = M.codebook(np.concatenate(X), limit)
+        ends = np.cumsum([len(x) for x in X])[:-1]
+        for h, Y in zip(cache.heads, np.split(mag[:, None] * cache.books[name][ref], ends)):
+            setattr(h, name, rotate(Y, h.pos, cache.theta) if name == "K" else Y)
+    for h in cache.heads:
+        h.aux["raw"][:] = False
+
+
+def after_layer_books(o, theta):
+    """2.16 f with such books: heads one after the other."""
+
+    def after(cache, rows, q, pos):
+        for h in cache.heads:
+            raw = np.flatnonzero(h.aux["raw"])
+            if len(raw) < max(2 * o["tail"], 1):
+                continue
+            slots = raw[: max(o["tail"], 1)]
+            for name, limit in (("K", o["theta_k"]), ("V", o["theta_v"])):
+                new = getattr(h, name).copy()
+                X = rotate(new[slots], -h.pos[slots], theta) if name == "K" else new[slots]
+                cache.books[name], ref, mag = M.codebook_add(X, cache.books[name], limit, note_cosine(cache))
+                Y = mag[:, None] * cache.books[name][ref]
+                new[slots] = rotate(Y, h.pos[slots], theta) if name == "K" else Y
+                setattr(h, name, new)
+            h.aux["raw"][slots] = False
+
+    return after
 
 
 def reduce_nacl(cache, i, rows, C, o, plan):

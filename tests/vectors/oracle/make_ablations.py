@@ -1,11 +1,13 @@
 """Writes reference values of options that no other file there turns, those of the papers' ablations among them, on the
-tensors of tests/data/goldens/micro, in the form of the files there.
+tensors of tests/data/goldens/micro, in the form of the files there; and what allocators give out when they round as
+published code does (rounding.json).
 
 python make_ablations.py GOLDENS_DIR     (tests/data/goldens)"""
 
 import json
 import sys
 import numpy as np
+import methods as M
 import pipeline
 from llama import Layer
 
@@ -77,6 +79,36 @@ def case(inputs, method, C, options):
     return plain(out)
 
 
+def rounding():
+    """Slots of 6 layers of 4 KV heads (8 query heads) behind a prompt of 120 tokens, window 8."""
+    L, G, n, w = 6, 4, 120, 8
+    rng, m = np.random.default_rng(3), n - w
+    ssv = np.round(rng.normal(0, 0.01, L * G), 6).tolist()
+    retrieval = np.round(rng.exponential(0.05, (L, 2 * G)), 6).tolist()
+
+    def headkv_reference(b, beta):  # 2.10, D-19: the pool is floored, every head rounded
+        s = np.asarray(retrieval).reshape(L, G, 2).mean(2).ravel()
+        pool = b // beta
+        return [min(round(x), m) for x in (b - pool) + s / s.sum() * len(s) * pool]
+
+    per_head = lambda layers: [c for c in layers for _ in range(G)]
+    text = lambda method, C, options: f"{method}:budget={C},window={w},{options}"
+    cases = [
+        ("cokv", 24, "alpha=3,cokv_rounding=reference", ssv, M.cokv_alloc(ssv, 16, m, 3, "reference")),
+        ("cokv", 70, "alpha=20,redistribute=0", ssv, M.cokv_alloc(ssv, 62, m, 20, redistribute=False)),
+        ("pyramidkv", 24, "pyramid_rounding=reference", [], per_head(M.pyramid_alloc(16, m, L, 20, "reference"))),
+        ("pyramidkv", 41, "beta=3.5", [], per_head(M.pyramid_alloc(33, m, L, 3.5))),
+        ("pyramidinfer", 40, "decay=0.5", [], per_head(M.pyramid_infer_alloc(32, m, L, 0.5))),
+        ("headkv-r2", 24, "headkv_beta=1.1,headkv_rounding=reference", retrieval, headkv_reference(16, 1.1)),
+        ("headkv-r2", 24, "headkv_beta=1.1,temperature=0.5", retrieval, M.headkv_alloc(retrieval, 16, m, 1.1, G, 0.5)),
+        ("headkv-r2", 24, "headkv_beta=1.1,temperature=3", retrieval, M.headkv_alloc(retrieval, 16, m, 1.1, G, 3)),
+    ]
+    return [
+        dict(policy=text(method, C, options), scores=np.ravel(scores).tolist(), candidates=counts)
+        for method, C, options, scores, counts in cases
+    ]
+
+
 def main():
     with open(f"{sys.argv[1]}/micro/inputs.json", encoding="utf-8") as f:
         inputs = json.load(f)
@@ -85,6 +117,9 @@ def main():
         with open(f"{sys.argv[1]}/micro/{method}-ablations.json", "w", encoding="utf-8") as f:
             json.dump(content, f, separators=(",", ":"))
             f.write("\n")
+    with open(f"{sys.argv[1]}/micro/rounding.json", "w", encoding="utf-8") as f:
+        json.dump(dict(format="kvc-golden/1", shape=[6, 8, 4], n=120, window=8, cases=plain(rounding())), f)
+        f.write("\n")
 
 
 if __name__ == "__main__":
