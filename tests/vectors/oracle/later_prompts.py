@@ -109,6 +109,47 @@ class Ring:
         self.pos = (self.pos + list(pos))[kept]
 
 
+# ---------------------------------------------------------------- 4.3: entries in codes
+
+
+def half(x):
+    return np.asarray(x).astype(np.float16).astype(np.float64)
+
+
+def coded(X, bits, group=32):
+    """What symmetric codes of the vectors X [n, d] say: the scale is rounded to f16 before it is used."""
+    most = 2 ** (bits - 1) - 1
+    x = X.reshape(len(X), -1, min(group, X.shape[1]))
+    scale = half(np.abs(x).max(-1, keepdims=True) / most)
+    scale = np.where(scale > 0, scale, 1)
+    return (np.clip(np.rint(x / scale), -most, most) * scale).reshape(X.shape)
+
+
+class CodedCache(pipeline.LayerCache):
+    """All entries but the newest are stored in codes, behind the attention; those newest ones in 16 bits."""
+
+    def __init__(self, bits, residual, *args):
+        super().__init__(*args)
+        self.bits, self.residual = bits, residual
+        for h in self.heads:
+            h.aux["coded"] = np.zeros(0, bool)
+
+    def step(self, q, k, v, pos):
+        out = super().step(q, half(k), half(v), pos)
+        self.store()
+        return out
+
+    def store(self):
+        for h in self.heads:
+            n = len(h.pos)
+            codes = h.aux["coded"] | (np.arange(n) < n - self.residual)
+            for X in ("K", "V"):
+                x = half(getattr(h, X))
+                x[codes] = coded(getattr(h, X)[codes], self.bits)
+                setattr(h, X, x)
+            h.aux["coded"] = codes
+
+
 class Sequence:
     """A session: prompts that compress, tokens that are fed one by one."""
 
@@ -127,7 +168,9 @@ class Sequence:
         self.caches = []
         for _ in model.blocks:
             heads = [self.empty_head() for _ in range(model.n_kv)]
-            self.caches.append(pipeline.LayerCache(heads, None, model.theta, self.o.get("pos_mode") == "incache"))
+            args = heads, None, model.theta, self.o.get("pos_mode") == "incache"
+            codes = self.o.get("bits"), self.o.get("residual")
+            self.caches.append(CodedCache(*codes, *args) if codes[0] else pipeline.LayerCache(*args))
         self.rings = [Ring(model, self.o.get("w", 0)) for _ in model.blocks]
         for i, cache in enumerate(self.caches):
             cache.after = self.after(i)
@@ -269,6 +312,8 @@ class Sequence:
             elif self.method != "kvzip":
                 counts = REDUCE.get(self.method, reduce_window)(cache, i, rows, self.C, self.o, plan)
                 self.rings[i].caps = [c + self.o.get("w", 0) for c in self.caps_behind(i, counts)]
+            if "bits" in self.o:  # what the prompt looked at is not rounded
+                cache.store()
         if self.method == "kvzip":
             reduce_kvzip(self.caches, self.C, self.o, len(self.caches) * model.n_kv)
         return model.logits(x)[-1]

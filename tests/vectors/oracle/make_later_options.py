@@ -24,9 +24,9 @@ class Cases:
     def __init__(self):
         self.all = {}
 
-    def add(self, name, method, parts, text="", C=32, oracle=None, **options):
+    def add(self, name, method, parts, text="", C=32, kv="f32", **options):
         assert name not in self.all, name
-        self.all[name] = (f"{method}:budget={C},kv=f32{text}", oracle or method, C, parts, options)
+        self.all[name] = (f"{method}:budget={C},kv={kv}{text}", method, C, parts, options)
 
 
 def short_prompts(cases):
@@ -173,6 +173,21 @@ def under_other_allocators(cases, ssv, retrieval):
         cases.add(f"cell-{name}", method, ONE, text + shares[0], C=40, fixed=fixed, **shares[1], **options)
 
 
+def stored_in_codes(cases):
+    """What steps look at is what codes say (4.3)."""
+    parts = [("prompt", 60), ("feed", 60)]  # long enough for other entries to stay than without codes
+    for method, text, bits, residual in [
+        ("h2o", "", 8, 0),
+        ("h2o", "", 4, 6),
+        ("tova", "", 4, 4),
+        ("ahakv", RECENT, 4, 0),
+        ("weightedkv", "", 8, 0),
+    ]:
+        options = dict(bits=bits, residual=residual, tolerance=5e-3)
+        text += f",residual={residual}"
+        cases.add(f"codes-{method}-{bits}", method, parts, text, kv=f"int{bits}", **options)
+
+
 def run(model, ids, method, C, parts, options):
     """What is kept in the end; margins and the best logits after every part."""
     s = Sequence(model, method, C, options)
@@ -198,7 +213,7 @@ def main():
     ssv = np.round(rng.normal(0, 0.01, model.L * model.n_kv), 6).tolist()
     retrieval = np.round(rng.exponential(0.05, (model.L, model.n_q)), 6).tolist()
     short_prompts(cases), scorer_options(cases), allocator_options(cases), in_cache(cases)
-    reobserved(cases, ssv), under_other_allocators(cases, ssv, retrieval)
+    reobserved(cases, ssv), under_other_allocators(cases, ssv, retrieval), stored_in_codes(cases)
     found, only = {}, sys.argv[4:]  # names; the others stay as they are in OUT_FILE
     if only:
         with open(out, encoding="utf-8") as f:
@@ -207,8 +222,9 @@ def main():
         if only and name not in only:
             continue
         found[name] = dict(policy=policy, **run(model, ids, method, C, parts, options))
-        if "scores" in options:
-            found[name]["scores"] = np.asarray(options["scores"]).ravel().tolist()
+        for key in ("scores", "tolerance"):
+            if key in options:
+                found[name][key] = np.ravel(options[key]).tolist() if key == "scores" else options[key]
         least = min((m for part in found[name]["margin"] for m in part if m is not None), default=math.nan)
         print(f"{name}: closest decision {least:.1e}", flush=True)
     with open(out, "w", encoding="utf-8") as f:
