@@ -348,6 +348,37 @@ std::vector<std::string> RecordsOf(const std::string& log) {
   return records;
 }
 
+// Coalitions of one question (methods.md 3.1, 3.3) and retrieval scores (3.7) beside numbers that this
+// library did not make (tests/vectors/oracle/make_score_vectors.py).
+TEST(ToolScore, UtilitiesAndRetrievalAreThoseOfTheReference) {
+  const TemporaryFolder folder;
+  const Json golden = Json::parse(ReadWholeFile(KVC_SOURCE_DIR "/tests/data/goldens/model/score.json"));
+  const std::string model = folder.Path("f32.kvc"), task = folder.Write("task.jsonl", golden["task"].dump());
+  ExpectGood(RunKvc({"convert", KVC_SOURCE_DIR "/models/recall", model, "--weights", "f32"}));
+  ExpectGood(RunKvc({"score", model, "--data", task, "--utility", "nll", "--sizes", golden["size"].dump(),
+                     "--samples", "9", "--runs", "1", "--seed", golden["seed"].dump(), "--out",
+                     folder.Path("s.json")}));
+  const std::vector<std::string> records = RecordsOf(folder.Path("s.json.log"));
+  ASSERT_EQ(records.size(), 9u);
+  for (size_t k = 0; k < golden["utilities"].size(); ++k) {
+    std::istringstream fields(records[k]);
+    std::string run, size, number, questions, with, without;
+    fields >> run >> size >> number >> questions >> with >> without;
+    EXPECT_EQ(number, std::to_string(k));
+    EXPECT_NEAR(std::strtod(with.c_str(), nullptr), golden["utilities"][k][0].get<double>(), 1e-4) << k;
+    EXPECT_NEAR(std::strtod(without.c_str(), nullptr), golden["utilities"][k][1].get<double>(), 1e-4) << k;
+  }
+  ExpectGood(
+      RunKvc({"score", model, "--data", task, "--method", "headkv-r2", "--out", folder.Path("r.json")}));
+  const Json scores = Json::parse(ReadWholeFile(folder.Path("r.json")))["scores"];
+  ASSERT_EQ(scores.size(), golden["retrieval"].size());
+  for (size_t layer = 0; layer < scores.size(); ++layer) {
+    for (size_t head = 0; head < scores[layer].size(); ++head)
+      EXPECT_NEAR(scores[layer][head].get<double>(), golden["retrieval"][layer][head].get<double>(), 1e-4)
+          << layer << " " << head;
+  }
+}
+
 // The question is fed behind the masking, whichever way that is said (methods.md 3.1); without it the masking
 // is behind the question. Where a prompt is cut shows too.
 TEST(ToolScore, ASplitAsLongAsTheQuestionIsWhatIsAsked) {
