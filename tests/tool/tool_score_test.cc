@@ -379,6 +379,35 @@ TEST(ToolScore, UtilitiesAndRetrievalAreThoseOfTheReference) {
   }
 }
 
+// methods.md 3.5: looked at every 5 samples of a size, and at its end where the runs' mean distance is first
+// below 1/N.
+TEST(ToolScore, StopsWhereTheRunsAgree) {
+  const TemporaryFolder folder;
+  const Json golden = Json::parse(ReadWholeFile(KVC_SOURCE_DIR "/tests/data/goldens/model/score.json"));
+  const std::string out = folder.Path("s.json");
+  ExpectGood(RunKvc({"score", KVC_RECALL, "--data", folder.Write("task.jsonl", golden["task"].dump()),
+                     "--utility", "nll", "--sizes", "12", "--out", out}));
+  const Json scores = Json::parse(ReadWholeFile(out));
+  const int n = scores["samples_per_size"];
+  EXPECT_EQ(n % 5, 0);
+  EXPECT_EQ(RecordsOf(out + ".log").size(), static_cast<size_t>(2 * n));
+  const Json& seen = scores["convergence"];
+  ASSERT_GT(seen.size(), 2u);
+  for (size_t i = 0; i < seen.size(); ++i) {
+    EXPECT_EQ(seen[i]["samples"], n - 5 * static_cast<int>(seen.size() - 1 - i));
+    EXPECT_EQ(seen[i]["mae"].get<double>() < 1.0 / 24, i + 1 == seen.size()) << seen[i];
+  }
+  double distance = 0;
+  const Json &a = scores["scores_by_run"][0], &b = scores["scores_by_run"][1];
+  for (size_t i = 0; i < 24; ++i)
+    distance += std::fabs(a[i / 4][i % 4].get<double>() - b[i / 4][i % 4].get<double>()) / 24;
+  EXPECT_NEAR(distance, seen.back()["mae"].get<double>(), 1e-8);
+  for (size_t i = 0; i < 24; ++i) {
+    const double mean = (a[i / 4][i % 4].get<double>() + b[i / 4][i % 4].get<double>()) / 2;
+    EXPECT_NEAR(scores["scores"][i / 4][i % 4].get<double>(), mean, 1e-8) << i;
+  }
+}
+
 // The question is fed behind the masking, whichever way that is said (methods.md 3.1); without it the masking
 // is behind the question. Where a prompt is cut shows too.
 TEST(ToolScore, ASplitAsLongAsTheQuestionIsWhatIsAsked) {
