@@ -1,4 +1,5 @@
 // Merging in a layer at full length: of CaM a block a head, of the others parts of heads beside each other.
+// Sums are of f32, whatever the layer is of.
 #include "cuda/merge_dropped.h"
 
 #include "cuda/launch.h"
@@ -21,24 +22,48 @@ KVC_DEVICE const float* SideLine(const MergeParams& p, int32_t aux, int32_t g) {
   return p.layer.aux + (static_cast<int64_t>(aux) * p.layer.n_heads + g) * p.layer.capacity;
 }
 
-struct LayerValues {
-  LayerNumbers values;
-  int32_t d;
-  KVC_DEVICE void Add(int32_t to, float factor, int32_t from) const {
-    for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads())
-      At(to).Set(j, At(to)[j] + factor * At(from)[j]);
+// f(i, j): a lane's i-th number of a vector of d, which is the vector's j-th.
+constexpr int kOfLane = kMostHeadSize / kWarp;
+template <typename F>
+KVC_DEVICE void EachOfLane(int32_t d, F f) {
+  KVC_UNROLL
+  for (int i = 0; i < kOfLane; ++i) {
+    const int32_t j = i * kWarp + Lane();
+    if (j < d) f(i, j);
   }
-  KVC_DEVICE LayerNumbers At(int32_t entry) const { return values + static_cast<int64_t>(entry) * d; }
-};
+}
 
+// Block g. First what each dropped entry gives and to which of those that stay: the next ones. Then every one
+// of these, a warp's, takes what it gets in ascending order and is rounded once: what is dropped gives what
+// it had. Byte model: values of what is dropped, once for each of their targets, and of these twice.
 __global__ void __launch_bounds__(kBlock) spread_values(const MergeParams p) {
   __shared__ BlockSpace space;
-  const int32_t g = static_cast<int32_t>(blockIdx.x);
-  const LayerValues values{p.layer.Value(g * p.layer.capacity), p.layer.d};
-  BlockSpread({p.rule, p.marks + g * p.stride, SideLine(p, p.rule.sums, g), nullptr,
-               p.layer.positions + g * p.layer.capacity, p.layer.len[g], p.layer.d,
-               static_cast<uint32_t>(p.first_head + g), p.links + g * p.stride, nullptr, nullptr},
-              values, &space);
+  const int32_t g = static_cast<int32_t>(blockIdx.x), n = p.layer.len[g], d = p.layer.d;
+  const uint8_t* marks = p.marks + g * p.stride;
+  int32_t* kept = p.links + g * p.stride;
+  const auto stays = [&](int32_t e) { return marks[e] != 0; };
+  const int32_t n_kept = BlockCompact(n, &space, stays, [&](int32_t e, int32_t place) { kept[place] = e; });
+  float* shares = reinterpret_cast<float*>(kept + n_kept);  // of what is dropped, in order
+  const float* sums = SideLine(p, p.rule.sums, g);
+  const int32_t *positions = p.layer.positions + g * p.layer.capacity, most = p.rule.n_targets;
+  BlockRank(n, &space, stays, [&](int32_t e, bool yes, int32_t place) {
+    if (yes) return;
+    shares[e - place] = SpreadShare(p.rule, sums[e], sums, kept + place, min(most, n_kept - place),
+                                    static_cast<uint32_t>(p.first_head + g), positions[e]);
+  });
+  const LayerNumbers values = p.layer.Value(g * p.layer.capacity);
+  const auto of = [&](int32_t e) { return values + static_cast<int64_t>(e) * d; };
+  for (int32_t r = WarpOfBlock(); r < n_kept; r += kBlock / kWarp) {
+    float sum[kOfLane];
+    EachOfLane(d, [&](int i, int32_t j) { sum[i] = of(kept[r])[j]; });
+    for (int32_t gap = max(r - most + 1, 0); gap <= r; ++gap) {  // what is dropped in front of kept[gap]
+      for (int32_t e = gap > 0 ? kept[gap - 1] + 1 : 0; e < kept[gap]; ++e) {
+        const float share = shares[e - gap];
+        if (share != 0.0f) EachOfLane(d, [&](int i, int32_t j) { sum[i] += share * of(e)[j]; });
+      }
+    }
+    EachOfLane(d, [&](int i, int32_t j) { of(kept[r]).Set(j, sum[i]); });
+  }
 }
 
 // ---- into the next one (methods.md 2.15) ----
@@ -47,8 +72,9 @@ __global__ void __launch_bounds__(kBlock) spread_values(const MergeParams p) {
 // entries that stay ends in the second of them, whatever happens elsewhere: a run, a warp's. And of a run, an
 // entry goes into the first one behind it that goes later; who goes into the same one is in its turn the
 // nearer the earlier. That is the order in which a stack of averages that fall from bottom to top gives them
-// back: no sort, every entry once. Lanes have dimensions of their own and wait for nobody. Byte model: values
-// of what is dropped once, of what they go into once more.
+// back: no sort, every entry once. Lanes have dimensions of their own and wait for nobody; what an entry
+// takes it takes while it is the newest, in registers, so its values are rounded when it stays, or when
+// others come on top of it. Byte model: values of what is dropped once, of what they go into once more.
 
 constexpr int kRunWarps = 8;
 constexpr int32_t kRunPart = 256;  // entries of a block; those that stay have a warp for what is in front
@@ -70,9 +96,11 @@ class Run {
       Entry next = At(e);
       if (e == end) next.key = ~static_cast<uint64_t>(0);
       while (depth > 0 && top.key < next.key) {
-        Mix(top, next);
+        Mix(top, &next);
         if (--depth > 0) top = At(stack_[begin + depth - 1]);
       }
+      if (e == end) return Write(next);
+      if (depth > 0) Write(top);
       __syncwarp();
       if (Lane() == 0) stack_[begin + depth] = e;
       __syncwarp();
@@ -83,17 +111,30 @@ class Run {
  private:
   struct Entry {
     int32_t at;
+    bool changed;
     float average;
     uint64_t key;  // the lowest goes first, among equals the newest
+    float own[kOfLane];
   };
-  KVC_DEVICE Entry At(int32_t e) const {
-    const float average = __fdiv_rn(sums_[e], counts_[e]);
-    return {e, average, SelectionKeyOf(average, static_cast<uint32_t>(e))};
+  KVC_DEVICE LayerNumbers Values(const Entry& e) const { return values_ + static_cast<int64_t>(e.at) * d_; }
+  KVC_DEVICE Entry At(int32_t at) const {
+    Entry e{};
+    e.at = at, e.average = __fdiv_rn(sums_[at], counts_[at]);
+    e.key = SelectionKeyOf(e.average, static_cast<uint32_t>(at));
+    const LayerNumbers values = Values(e);
+    EachOfLane(d_, [&](int i, int32_t j) { e.own[i] = values[j]; });
+    return e;
   }
-  KVC_DEVICE void Mix(const Entry& gone, const Entry& next) const {
-    const LayerNumbers from = values_ + static_cast<int64_t>(gone.at) * d_,
-                       to = values_ + static_cast<int64_t>(next.at) * d_;
-    for (int32_t j = Lane(); j < d_; j += kWarp) to.Set(j, MixOf(gone.average, from[j], next.average, to[j]));
+  KVC_DEVICE void Mix(const Entry& gone, Entry* next) const {
+    next->changed = true;
+    EachOfLane(d_, [&](int i, int32_t) {
+      next->own[i] = MixOf(gone.average, gone.own[i], next->average, next->own[i]);
+    });
+  }
+  KVC_DEVICE void Write(const Entry& e) const {
+    if (!e.changed) return;
+    const LayerNumbers values = Values(e);
+    EachOfLane(d_, [&](int i, int32_t j) { values.Set(j, e.own[i]); });
   }
 
   const LayerNumbers values_;

@@ -215,14 +215,21 @@ TEST_F(HalfLayer, Scores) {
   }
 }
 
-// Values of what is dropped, given to what stays. Every one that is added rounds once more: half of f16's
-// last bit of the greatest value.
-TEST_F(HalfLayer, MergesRoundWithEveryValue) {
+// Values of what is dropped, given to what stays: added in f32, rounded once (methods.md 1.10). Of a longer
+// run that goes from one into the next also those are rounded that wait for entries behind them, so often
+// that all of a run is hardly further off than the last of them.
+TEST_F(HalfLayer, MergesRoundOnce) {
   constexpr int32_t kD = 24, kEntries = 60;
-  for (const MergeKind kind : {MergeKind::kSpread, MergeKind::kIntoNext, MergeKind::kIntoRest}) {
+  const struct {
+    MergeKind kind;
+    size_t one_of;  // entries stays
+  } cases[] = {{MergeKind::kSpread, 3},   {MergeKind::kSpread, 9},   {MergeKind::kIntoNext, 3},
+               {MergeKind::kIntoNext, 9}, {MergeKind::kIntoRest, 3}, {MergeKind::kIntoRest, 9}};
+  for (const auto& [kind, one_of] : cases) {
+    const bool exact = kind != MergeKind::kIntoNext || one_of == 3;
     const HostLayer layer = Draw(kHeads, kD, kEntries, 2);
     std::vector<uint8_t> marks(static_cast<size_t>(kHeads * layer.capacity), 1);
-    for (size_t i = 4; i < marks.size(); ++i) marks[i] = i % 3 == 0 ? 1 : 0;
+    for (size_t i = 4; i < marks.size(); ++i) marks[i] = i % one_of == 0 ? 1 : 0;
     MergeRule rule;
     rule.kind = kind, rule.sums = 0, rule.counts = 1, rule.n_targets = 3, rule.expected = true;
     HostLayer got[2];
@@ -247,10 +254,12 @@ TEST_F(HalfLayer, MergesRoundWithEveryValue) {
       if (kind == MergeKind::kIntoRest) {
         EXPECT_EQ(Rounded(got[0].values[i]), got[1].values[i]);
         EXPECT_EQ(Rounded(got[0].keys[i]), got[1].keys[i]);
+      } else if (exact && marks[i / kD] != 0) {
+        ASSERT_EQ(Rounded(got[0].values[i]), got[1].values[i]) << static_cast<int>(kind);
       }
     }
     EXPECT_GT(changed, 0);
-    EXPECT_LE(apart, kEntries * std::ldexp(most, -12)) << static_cast<int>(kind);
+    EXPECT_LE(apart, 3 * std::ldexp(most, -12)) << static_cast<int>(kind);
   }
 }
 

@@ -214,6 +214,44 @@ TEST_F(LineParity, MergesIntoTheNextOne) {
   }
 }
 
+// CaM: what is dropped is added to those behind it that stay, few of them or all, by a draw or its mean.
+TEST_F(LineParity, SpreadsToThoseBehind) {
+  constexpr int32_t kD = 40;
+  for (const int32_t n : {1, 40, 300, 1500}) {
+    std::vector<int32_t> len = {n, std::max(n - 1, 1), n / 2 + 1}, positions(static_cast<size_t>(kHeads * n));
+    for (size_t i = 0; i < positions.size(); ++i) positions[i] = 3 * (static_cast<int32_t>(i) % n);
+    const auto at = pair_->Copy(positions);
+    for (const int one_of : {2, 8, 400}) {
+      for (const int32_t n_targets : {1, 5, 32, 4096}) {
+        SCOPED_TRACE(testing::Message()
+                     << n << " entries of which one in " << one_of << " stays, " << n_targets << " targets");
+        const size_t all = static_cast<size_t>(kHeads * n);
+        std::vector<float> sums = Random(all), values = Random(all * kD);
+        for (float& x : sums) x = std::fabs(x);
+        std::vector<uint8_t> marks(all);
+        for (uint8_t& mark : marks) mark = random_() % static_cast<unsigned>(one_of) == 0 ? 1 : 0;
+        const auto side = pair_->Copy(sums), value = pair_->Copy(values);
+        const auto mark = pair_->Copy(marks);
+        for (int i = 0; i < 2; ++i) {
+          MergeArgs a{};
+          a.rule.kind = MergeKind::kSpread, a.rule.sums = 0, a.rule.n_targets = n_targets;
+          a.rule.expected = one_of == 8, a.rule.by_maximum = n_targets == 5, a.rule.seed = 7;
+          a.layer = LayerOf(&len, at.at[i]);
+          a.layer.head_dim = kD, a.layer.n_aux = 1, a.layer.aux = side.at[i];
+          a.layer.values = value.at[i].As<uint8_t>();
+          a.layer_index = 2, a.marks = mark.at[i], a.stride = n;
+          a.scratch = pair_->Scratch(i, devices_[i]->SelectScratchBytes(kHeads, n));
+          ASSERT_TRUE(devices_[i]->Merge(streams_[i].get(), a).ok());
+        }
+        const std::vector<float> expected = pair_->Read(value, 0), got = pair_->Read(value, 1);
+        for (size_t j = 0; j < got.size(); ++j)
+          ASSERT_NEAR(expected[j], got[j], 1e-5 * std::max(1.0f, std::fabs(expected[j]))) << j;
+      }
+    }
+    pair_->blocks.clear();
+  }
+}
+
 // Weights of large vocabularies, in steps as well, by everything that cuts them.
 TEST_F(LineParity, SamplesFromLargeVocabularies) {
   int same = 0, all = 0;
