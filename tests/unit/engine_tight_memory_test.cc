@@ -187,7 +187,7 @@ TEST(TightMemory, ACompressionFindsWhatIdleWorkspacesHold) {
 // A prompt that fits part by part alone: the error says so, the session is as it was, and it is as said.
 TEST(TightMemory, APromptThatFitsByPartsAloneAsksToChoose) {
   const AlignedBytes bytes = test::TinyModelBytes({});
-  constexpr int kTokens = 4000;
+  constexpr int kTokens = 2600;
   SessionParams params;
   params.max_tokens = 4096;
   const auto plan = [&](const std::string& spec) {
@@ -221,7 +221,7 @@ TEST(TightMemory, APromptThatFitsByPartsAloneAsksToChoose) {
   const int64_t none = least / 2;
   for (const auto& [other, limit] :
        {std::pair(spec, none), std::pair(by_parts, none), std::pair(std::string("full"), least),
-        std::pair(std::string("snapkv:budget=4000"), least)}) {
+        std::pair(std::string("snapkv:budget=2600"), least)}) {
     status = prefill(other, limit);
     EXPECT_EQ(status.code(), Code::kMemory) << other;
     EXPECT_EQ(status.message().find("compress_per_chunk"), std::string::npos) << status.message();
