@@ -65,11 +65,6 @@ def scorer_options(cases):
         ("prior", ",aha_decode_prior=1", dict(aha_decode_prior=1)),
         ("prior-alone", ",aha_decode_prior=1,value_kernel=1", dict(aha_decode_prior=1, kappa_v=1)),
         ("logical", ",aha_decode_i=logical", dict(aha_decode_i="logical")),
-        (
-            "logical-literal",
-            ",aha_decode_i=logical,aha_gain_floor=0",
-            dict(aha_decode_i="logical", aha_gain_floor=0),
-        ),
         ("all-rows", ",aha_rows=all", dict(aha_rows="all")),
         ("score-pool", ",aha_score_pool=5", dict(aha_score_pool=5)),
         ("scaled", ",aha_units=scaled,aha_prior=0", dict(aha_units="scaled", aha_prior=0)),
@@ -77,6 +72,8 @@ def scorer_options(cases):
     ]:
         add(f"aha-{name}", "ahakv", text=RECENT + text, **several, **options)
     add("aha-prior-short", "ahakv", SHORT, RECENT + ",aha_decode_prior=1", aha_decode_prior=1)
+    literal = dict(aha_decode_i="logical", aha_gain_floor=0)  # a gain below 1 just above the budget
+    add("aha-logical-literal", "ahakv", SHORT, RECENT + ",aha_decode_i=logical,aha_gain_floor=0", **literal)
     add("h2o-count", "h2o", text=",h2o_norm=count,h2o_recent=5", h2o_norm="count", h2o_recent=5, **several)
     add("h2o-recent", "h2o", text=",h2o_recent=5", h2o_recent=5, **several)
     sums = dict(scissor_mode="sum")
