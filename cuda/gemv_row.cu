@@ -7,11 +7,16 @@
 // fetches its first weights, which nobody writes, and waits then (gpu.h).
 //
 // A warp works on a few rows at a time and keeps eight vectors of 16 bytes a lane on their way: where one has
-// been multiplied the next is asked for, of the next rows too, before the sums of these are added up. 14
-// warps (12 of codes of eight bits, 10 of four: what registers allow) are 56 (48, 40) KiB; the memory of an
-// H200 wants some 28 KiB of a multiprocessor at a time. Rows beside each other read x once: for 16 bytes of a
-// row that is 16 bytes of x with weights of 16 bits, 32 (28) of its digits with codes of eight (four) bits;
-// shared memory gives 128 bytes a cycle where memory gives 19 of weights.
+// been multiplied the next is asked for, of the next rows too, before the sums of these are added up. 16
+// warps (14 of gate and up and of f32, 12 of codes of eight bits, 10 of four: what registers allow) are 64
+// (56, 48, 40) KiB; the memory of an H200 wants some 28 KiB of a multiprocessor at a time, which is what
+// seven of them keep on their way. Rows beside each other read x once: for 16 bytes of a row that is 16 bytes
+// of x with weights of 16 bits, 32 (28) of its digits with codes of eight (four) bits; shared memory gives
+// 128 bytes a cycle where memory gives 19 of weights.
+//
+// Rows go to warps in rounds, and where fewer than seven warps of a multiprocessor have a last one, memory
+// waits for them: WarpsOfRows takes fewer warps then, if their rounds come out better. docs/cuda.md has a
+// table of them.
 //
 // The norm in front of a product and the activation behind two of them ride along: every block makes the norm
 // of x while its first weights are on their way, and a warp that has both rows of gate and up writes what
@@ -34,9 +39,16 @@ template <WeightType T>
 struct FormOf {
   static constexpr int kRows = HasFourBits(T) ? 4 : 2;
   static constexpr int kAhead = 8 / kRows;
-  static constexpr int kWarps = HasFourBits(T) ? 10 : IsScaled(T) ? 12 : 14;  // as many as registers allow
-  static constexpr int kThreads = kWarps * kWarp;
 };
+// Warps of a block at most: as many as registers allow.
+template <WeightType T, bool kGated>
+constexpr int kMostWarps = HasFourBits(T)                     ? 10
+                           : IsScaled(T)                      ? 12
+                           : T == WeightType::kF16 && !kGated ? 16
+                                                              : 14;
+constexpr int32_t kLeastWarps = 9;
+// Of a multiprocessor: what they have on their way is what memory wants.
+constexpr int32_t kEnoughWarps = 7;
 
 // x in the order in which lanes read it: of 32 vectors' columns the first 16 bytes of every lane, then the
 // next ones. PiecesOf: of 16 bytes, of a vector's columns: four numbers each, or digits (digits.h).
@@ -181,12 +193,11 @@ KVC_DEVICE void LoadRow(const OneRow& o, uint4* x, float* shared) {
 }
 
 template <WeightType T, bool kGated>
-__global__ void __launch_bounds__(FormOf<T>::kThreads, 2) gemv_row(const OneRow o) {
+__global__ void __launch_bounds__(kMostWarps<T, kGated>* kWarp, 2) gemv_row(const OneRow o) {
   KVC_SHARED(uint4, x);
-  constexpr int kWarps = FormOf<T>::kWarps;
-  __shared__ float sums[kWarps];
+  __shared__ float sums[kMostWarps<T, kGated>];
   LetNextBegin();
-  const int32_t step = static_cast<int32_t>(gridDim.x) * kWarps,
+  const int32_t step = static_cast<int32_t>(gridDim.x) * (BlockThreads() / kWarp),
                 first = WarpOfBlock() * static_cast<int32_t>(gridDim.x) + static_cast<int32_t>(blockIdx.x);
   RowProduct<T, kGated> product(o, x);
   Cursor now{o.n_units, 0, 0, 0, 0};
@@ -213,6 +224,15 @@ void AddForms(KernelLoader* loader) {
   KVC_ADD_STEP(loader, (gemv_row<T, true>), kMostShared);
 }
 
+template <WeightType T, bool kGated>
+cudaError_t LaunchUnits(const OneRow& o, CudaStream& stream) {
+  const int32_t blocks = std::min(o.n_units, stream.traits().multiprocessors),
+                warps = WarpsOfRows(o.n_units, blocks, kMostWarps<T, kGated>);
+  return KVC_LAUNCH_EARLY((gemv_row<T, kGated>), dim3(static_cast<unsigned>(blocks)),
+                          dim3(static_cast<unsigned>(warps * kWarp)),
+                          static_cast<size_t>(SharedBytes(T, o.product.cols)), stream, o);
+}
+
 template <WeightType T>
 cudaError_t LaunchForm(OneRow o, CudaStream& stream) {
   Product& p = o.product;
@@ -226,14 +246,25 @@ cudaError_t LaunchForm(OneRow o, CudaStream& stream) {
     o.scale_shift[i] = 0;
     while (VectorOf<T>::kColumns << o.scale_shift[i] < p.parts[i].group) ++o.scale_shift[i];
   }
-  const dim3 block(FormOf<T>::kThreads),
-      grid(static_cast<unsigned>(std::min(o.n_units, stream.traits().multiprocessors)));
-  const size_t shared = static_cast<size_t>(SharedBytes(T, p.cols));
-  if (o.gated) return KVC_LAUNCH_EARLY((gemv_row<T, true>), grid, block, shared, stream, o);
-  return KVC_LAUNCH_EARLY((gemv_row<T, false>), grid, block, shared, stream, o);
+  return o.gated ? LaunchUnits<T, true>(o, stream) : LaunchUnits<T, false>(o, stream);
 }
 
 }  // namespace
+
+// The time of a round is that of its units on the block that has most of them, or of kEnoughWarps. Fewer
+// warps than there can be have to be worth it: they have less on their way.
+int32_t WarpsOfRows(int32_t n_units, int32_t blocks, int32_t most) {
+  const auto rounds = [&](int32_t warps) {
+    const int64_t all = int64_t{n_units} / (int64_t{blocks} * warps), rest = n_units - all * blocks * warps;
+    const int64_t last = rest == 0 ? 0 : std::max<int64_t>((rest + blocks - 1) / blocks, kEnoughWarps);
+    return all * warps + last;
+  };
+  int32_t best = most;
+  for (int32_t warps = most - 1; warps >= kLeastWarps; --warps) {
+    if (33 * rounds(warps) < 32 * rounds(best)) best = warps;
+  }
+  return best;
+}
 
 void AddGemvRowKernels(KernelLoader* loader) {
   AddForms<WeightType::kF32>(loader);

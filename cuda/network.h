@@ -43,6 +43,9 @@ struct OneRow {
   int32_t n_units = 0, scale_shift[Matrix::kMaxParts] = {};
 };
 bool FitsOneRow(const Product& p);
+// Warps of each block of it, of `most` that its kernel can have: those whose last round leaves memory waiting
+// least, of n_units groups of rows dealt out to all warps of the blocks in turns.
+int32_t WarpsOfRows(int32_t n_units, int32_t blocks, int32_t most);
 cudaError_t GemvRow(const OneRow& o, CudaStream& stream);
 
 // A few rows: every weight is read once for up to four of them. Byte model: rows * cols weights, x from the

@@ -2,8 +2,10 @@
 // beside sums in f64, where they lose nothing and where they lose what the largest of a vector's columns
 // says; and what is no
 // number.
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -37,6 +39,13 @@ class DigitsTest : public KernelTest {
       scales_.push_back(FloatToF16(std::ldexp(1.0f, exponent(random_))));
       if (offsets_) scales_.push_back(FloatToF16(static_cast<float>(offset(random_))));
     }
+  }
+  // The stream of a device with so many multiprocessors.
+  void MakeStream(int32_t multiprocessors) {
+    LaunchTraits traits;
+    traits.multiprocessors = multiprocessors;
+    stream_ = std::make_unique<CudaStream>(traits);
+    ASSERT_TRUE(stream_->Create(real_).ok());
   }
   std::vector<float> Multiply(const std::vector<float>& x) {
     std::vector<float> y(kRows, 0.0f);
@@ -154,6 +163,56 @@ TEST_F(DigitsTest, EndsOfF32) {
       x.assign(64, 1.0f);
       x[40] = none;
       for (const float sum : Multiply(x)) EXPECT_TRUE(std::isnan(sum)) << none;
+    }
+  }
+}
+
+// Which warp of which block has a row does not show.
+TEST_F(DigitsTest, TheSameBitsOnDevicesOfEverySize) {
+  for (const WeightType type : kTypes) {
+    MakeWeights(type, 2272, 32);
+    std::normal_distribution<float> normal;
+    std::vector<float> x(2272);
+    for (float& a : x) a = normal(random_);
+    const std::vector<float> expected = Multiply(x);
+    for (const int32_t multiprocessors : {2, 3, 132}) {
+      MakeStream(multiprocessors);
+      EXPECT_EQ(Multiply(x), expected) << multiprocessors;
+    }
+  }
+}
+
+// What the fullest block has to do in each round of n_units groups of rows, or of what seven warps have on
+// their way: units are dealt out one by one, as the kernel takes them.
+int32_t TimeOfRounds(int32_t n_units, int32_t blocks, int32_t warps) {
+  int32_t time = 0;
+  for (int32_t first = 0; first < n_units; first += blocks * warps) {
+    std::vector<int32_t> of_block(static_cast<size_t>(blocks), 0);
+    for (int32_t unit = first; unit < std::min(n_units, first + blocks * warps); ++unit)
+      ++of_block[static_cast<size_t>(unit % blocks)];
+    time += std::max(*std::max_element(of_block.begin(), of_block.end()), 7);
+  }
+  return time;
+}
+
+// Of outputs and down, q, k and v, and gate and up of an 8B and a 1B model: no last round leaves an H200, an
+// A100 or an Orin waiting for memory longer than docs/cuda.md says.
+TEST(Rounds, LeaveNoMemoryIdle) {
+  const struct {
+    int32_t n_units, most;
+    int32_t times[3];  // on 132, 108 and 16 multiprocessors
+  } cases[] = {{2048, 16, {16, 19, 128}}, {3072, 16, {24, 29, 192}}, {14336, 14, {109, 133, 896}},
+               {2048, 12, {16, 19, 128}}, {3072, 12, {24, 29, 192}}, {14336, 12, {109, 133, 896}},
+               {1024, 10, {8, 10, 67}},   {1536, 10, {16, 16, 97}},  {7168, 10, {57, 67, 448}},
+               {1024, 16, {8, 10, 64}},   {1536, 16, {12, 15, 96}},  {8192, 14, {63, 77, 512}},
+               {1024, 12, {8, 10, 64}},   {1536, 12, {12, 16, 96}},  {8192, 12, {63, 76, 512}}};
+  for (const auto& c : cases) {
+    for (int i = 0; i < 3; ++i) {
+      const int32_t blocks = i == 0 ? 132 : i == 1 ? 108 : 16, warps = WarpsOfRows(c.n_units, blocks, c.most);
+      EXPECT_LE(warps, c.most);
+      EXPECT_GT(warps, 8) << "36 KiB on their way";
+      EXPECT_EQ(TimeOfRounds(c.n_units, blocks, warps), c.times[i])
+          << c.n_units << " units, " << blocks << " blocks, " << c.most << " warps at most";
     }
   }
 }
