@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads, C == 1 ? 3 : 2) attend_step(const St
       if (h < n_heads && j < d) part[2 * group + static_cast<int64_t>(first + h) * d + j] = acc[c][h];
     }
   }
-  JoinIfLast<H>(p);
+  JoinIfLast<H, kThreads>(p);
 }
 
 size_t SharedBytes(int32_t heads, int32_t d) {

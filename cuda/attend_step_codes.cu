@@ -471,7 +471,7 @@ __global__ void __launch_bounds__(kAttendThreads, Form::kBlocks) attend_step_cod
   } else {
     AttendCodes<Form>(p, pages, waited, &shared->codes);
   }
-  JoinIfLast<kHeads>(p);
+  JoinIfLast<kHeads, Form::kDims>(p);
 }
 
 // f(form) of the pages.

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kAttendThreads, kDims <= 64 ? 4 : 3) attend_st
   const Pages pages(p.rows[work.item.row].read, work.item.head);
   const bool waited = WaitForEntries(p, work.item, pages, reinterpret_cast<float*>(shared));
   AttendHalves<true>(p, HalvesRun::Main(pages), waited, shared);
-  JoinIfLast<kHeads>(p);
+  JoinIfLast<kHeads, kDims>(p);
 }
 
 template <typename Halves, int kDims>

@@ -27,8 +27,9 @@ KVC_DEVICE void BlockFindShares(const StepParams& p, int32_t r, const Pages& pag
                                 int32_t end, BlockSpace* space, AttentionShares* shares) {
   const RowParams& row = p.rows[r];
   for (int32_t h = first + WarpOfBlock(); h < end; h += BlockThreads() / kWarp) {
-    const JoinedHead joined(p, r, h, Lane());
-    if (joined.lane == 0) shares[h - first] = {joined.m, joined.inverse, row.gain, 1.0f};
+    JoinedHead joined(p, r, h, Lane());
+    joined.Find();
+    if (Lane() == 0) shares[h - first] = {joined.m, joined.inverse, row.gain, 1.0f};
   }
   __syncthreads();
   for (int32_t h = first; row.gain != 1.0f && h < end; ++h) {
