@@ -20,8 +20,10 @@
 //
 // The norm in front of a product and the activation behind two of them ride along: every block makes the norm
 // of x while its first weights are on their way, and a warp that has both rows of gate and up writes what
-// becomes of them. Sums over weights of 16 bits, and of norms, are in the order of gemv.cu and norm_rows.cu:
-// a row gives the same bits alone and beside others. Codes meet whole numbers here, and numbers of f32 there.
+// becomes of them. The norm's own weights are fetched as those are; x comes by asynchronous copies, all of it
+// in one turn of the second cache (of codes without a norm, four numbers of every thread four times at once).
+// Sums over weights of 16 bits, and of norms, are in the order of gemv.cu and norm_rows.cu: a row gives the
+// same bits alone and beside others. Codes meet whole numbers here, and numbers of f32 there.
 #include <algorithm>
 
 #include "cuda/digits.h"
@@ -167,30 +169,88 @@ class RowProduct {
   float sum_[kRows] = {};
 };
 
-// x, or its norm as norm_rows makes it, into shared memory.
+// x, or its norm as norm_rows makes it, on its way into shared memory.
 template <WeightType T>
-KVC_DEVICE void LoadRow(const OneRow& o, uint4* x, float* shared) {
-  constexpr int kFours = VectorOf<T>::kColumns / 4;
-  const float4 *from = reinterpret_cast<const float4*>(o.product.x),
-               *weight = reinterpret_cast<const float4*>(o.norm);
-  const float factor = weight == nullptr ? 1.0f : NormFactor(o.product.x, o.product.cols, 0, o.eps, shared);
-  const int32_t n = o.product.cols / 4;
-  // Whole warps: lanes hand each other what they found. Those behind the end have the last vector's.
-  for (int32_t first = WarpOfBlock() * kWarp; first < n; first += BlockThreads()) {
-    const int32_t i = first + Lane(), at = i < n ? i : n - kFours + i % kFours;
-    float4 a = from[at];
-    if (weight != nullptr) {
-      const float4 w = weight[at];
-      a = {a.x * factor * w.x, a.y * factor * w.y, a.z * factor * w.z, a.w * factor * w.w};
+class RowOfX {
+ public:
+  KVC_DEVICE RowOfX(const OneRow& o, uint4* x)
+      : o_(o),
+        from_(reinterpret_cast<const float4*>(o.product.x)),
+        weight_(reinterpret_cast<const float4*>(o.norm)),
+        x_(x),
+        n_(o.product.cols / 4) {}
+
+  // Of the norm's weights, which nobody writes: before what is in front of the kernel has ended.
+  KVC_DEVICE void FetchWeights() const {
+    if (o_.stages) Copy(weight_, Stage() + n_);
+  }
+  // One turn of the second cache, whatever comes of x. shared: as BlockSum's.
+  KVC_DEVICE void Load(float* shared) const {
+    if constexpr (!IsScaled(T)) {
+      if (weight_ == nullptr) {
+        for (int32_t i = ThreadOfBlock(); i < n_; i += BlockThreads())
+          CopyLater<16>(x_ + PlaceOf<T>(i / kFours, i % kFours), from_ + i);
+        return AwaitCopies();
+      }
     }
-    if constexpr (IsScaled(T)) {
-      StoreDigits<kFours>(a, i < n, x + PlaceOf<T>(at / kFours, 0), kWarp);
+    if (o_.stages) {
+      Copy(from_, Stage());
+      AwaitCopies();
+      Store(Stage(), Stage() + n_, shared);
     } else {
-      if (i < n) reinterpret_cast<float4*>(x)[PlaceOf<T>(i / kFours, i % kFours)] = a;
+      Store(from_, weight_, shared);
+    }
+    __syncthreads();
+  }
+
+ private:
+  static constexpr int kFours = VectorOf<T>::kColumns / 4;
+  static constexpr int kAtOnce = IsScaled(T) ? 4 : 1;  // fours of x that a thread has asked for
+
+  // x and the norm's weights as they are, behind what is made of them.
+  KVC_DEVICE float4* Stage() const {
+    return reinterpret_cast<float4*>(x_ + PlaceOf<T>((n_ / kFours + kWarp - 1) / kWarp * kWarp, 0));
+  }
+  KVC_DEVICE void Copy(const float4* from, float4* to) const {
+    for (int32_t i = ThreadOfBlock(); i < n_; i += BlockThreads()) CopyLater<16>(to + i, from + i);
+  }
+  KVC_DEVICE static void AwaitCopies() {
+    CloseCopies();
+    WaitForCopies<0>();
+    __syncthreads();
+  }
+  KVC_DEVICE void Store(const float4* from, const float4* weight, float* shared) const {
+    const float factor = weight_ == nullptr ? 1.0f
+                                            : NormFactor(reinterpret_cast<const float*>(from),
+                                                         o_.product.cols, 0, o_.eps, shared);
+    // Whole warps: lanes hand each other what they found. Those behind the end have the last vector's.
+    for (int32_t begin = WarpOfBlock() * kWarp; begin < n_; begin += kAtOnce * BlockThreads()) {
+      float4 a[kAtOnce];
+      KVC_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) a[k] = from[At(begin + k * BlockThreads() + Lane())];
+      KVC_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int32_t first = begin + k * BlockThreads(), i = first + Lane(), at = At(i);
+        if (first >= n_) break;
+        if (weight_ != nullptr) {
+          const float4 w = weight[at];
+          a[k] = {a[k].x * factor * w.x, a[k].y * factor * w.y, a[k].z * factor * w.z, a[k].w * factor * w.w};
+        }
+        if constexpr (IsScaled(T)) {
+          StoreDigits<kFours>(a[k], i < n_, x_ + PlaceOf<T>(at / kFours, 0), kWarp);
+        } else {
+          if (i < n_) reinterpret_cast<float4*>(x_)[PlaceOf<T>(i / kFours, i % kFours)] = a[k];
+        }
+      }
     }
   }
-  __syncthreads();
-}
+  KVC_DEVICE int32_t At(int32_t i) const { return i < n_ ? i : n_ - kFours + i % kFours; }
+
+  const OneRow& o_;
+  const float4 *from_, *weight_;
+  uint4* x_;
+  int32_t n_;
+};
 
 template <WeightType T, bool kGated>
 __global__ void __launch_bounds__(kMostWarps<T, kGated>* kWarp, 2) gemv_row(const OneRow o) {
@@ -202,8 +262,10 @@ __global__ void __launch_bounds__(kMostWarps<T, kGated>* kWarp, 2) gemv_row(cons
   RowProduct<T, kGated> product(o, x);
   Cursor now{o.n_units, 0, 0, 0, 0};
   if (first < o.n_units) now = product.Begin(first), product.Fetch(now);
+  const RowOfX<T> row(o, x);
+  row.FetchWeights();
   WaitForEarlier();
-  LoadRow<T>(o, x, sums);
+  row.Load(sums);
   while (product.Has(now)) {
     const Cursor next = product.Next(now, step);
     product.MultiplyAndFetch(now, next);
@@ -218,6 +280,11 @@ int32_t SharedBytes(WeightType type, int32_t cols) {
   return vectors * PiecesOf(type) * static_cast<int32_t>(sizeof(uint4));
 }
 
+// With what a norm needs of them beside.
+int32_t StagedBytes(WeightType type, int32_t cols) {
+  return SharedBytes(type, cols) + 2 * cols * static_cast<int32_t>(sizeof(float));
+}
+
 template <WeightType T>
 void AddForms(KernelLoader* loader) {
   KVC_ADD_STEP(loader, (gemv_row<T, false>), kMostShared);
@@ -228,14 +295,16 @@ template <WeightType T, bool kGated>
 cudaError_t LaunchUnits(const OneRow& o, CudaStream& stream) {
   const int32_t blocks = std::min(o.n_units, stream.traits().multiprocessors),
                 warps = WarpsOfRows(o.n_units, blocks, kMostWarps<T, kGated>);
-  return KVC_LAUNCH_EARLY((gemv_row<T, kGated>), dim3(static_cast<unsigned>(blocks)),
-                          dim3(static_cast<unsigned>(warps * kWarp)),
-                          static_cast<size_t>(SharedBytes(T, o.product.cols)), stream, o);
+  return KVC_LAUNCH_EARLY(
+      (gemv_row<T, kGated>), dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(warps * kWarp)),
+      static_cast<size_t>(o.stages ? StagedBytes(T, o.product.cols) : SharedBytes(T, o.product.cols)), stream,
+      o);
 }
 
 template <WeightType T>
 cudaError_t LaunchForm(OneRow o, CudaStream& stream) {
   Product& p = o.product;
+  o.stages = o.norm != nullptr && StagedBytes(T, p.cols) <= kMostShared;
   if (o.gated) {
     p.parts[0].first_block = 0;
     o.n_units = (p.parts[0].rows + FormOf<T>::kRows / 2 - 1) / (FormOf<T>::kRows / 2);

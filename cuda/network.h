@@ -39,8 +39,10 @@ struct OneRow {
   float eps;
   bool gated;  // parts are gate and up, equally long: y of gate becomes the activation of both
   ActivationRule activation;
-  // Set by GemvRow: rows of a warp; that of a part's scale is that of a vector of 16 bytes, shifted.
+  // Set by GemvRow: rows of a warp; that of a part's scale is that of a vector of 16 bytes, shifted; whether
+  // there is room for x and the norm's weights, as they are, beside what becomes of them.
   int32_t n_units = 0, scale_shift[Matrix::kMaxParts] = {};
+  bool stages = false;
 };
 bool FitsOneRow(const Product& p);
 // Warps of each block of it, of `most` that its kernel can have: those whose last round leaves memory waiting

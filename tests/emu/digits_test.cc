@@ -17,6 +17,7 @@ namespace kvc::cuda {
 namespace {
 
 constexpr int32_t kRows = 37;
+constexpr float kEps = 1e-5f;
 constexpr WeightType kTypes[] = {WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K};
 
 class DigitsTest : public KernelTest {
@@ -47,7 +48,8 @@ class DigitsTest : public KernelTest {
     stream_ = std::make_unique<CudaStream>(traits);
     ASSERT_TRUE(stream_->Create(real_).ok());
   }
-  std::vector<float> Multiply(const std::vector<float>& x) {
+  // norm: the weights of one in front of it; null: there is none.
+  std::vector<float> Multiply(const std::vector<float>& x, const float* norm = nullptr) {
     std::vector<float> y(kRows, 0.0f);
     OneRow o{};
     Part& w = o.product.parts[0];
@@ -55,7 +57,7 @@ class DigitsTest : public KernelTest {
     w.y = y.data(), w.factor = 1, w.rows = kRows, w.group = group_;
     w.type = type_;
     o.product.n_parts = 1, o.product.rows = kRows, o.product.cols = cols_, o.product.n = 1;
-    o.product.x = x.data(), o.product.scale = 1;
+    o.product.x = x.data(), o.product.scale = 1, o.norm = norm, o.eps = kEps;
     EXPECT_TRUE(FitsOneRow(o.product));
     EXPECT_EQ(cudaSuccess, GemvRow(o, *stream_));
     EXPECT_TRUE(stream_->Wait("a product").ok());
@@ -178,6 +180,24 @@ TEST_F(DigitsTest, TheSameBitsOnDevicesOfEverySize) {
     for (const int32_t multiprocessors : {2, 3, 132}) {
       MakeStream(multiprocessors);
       EXPECT_EQ(Multiply(x), expected) << multiprocessors;
+    }
+  }
+}
+
+// The norm in front of a product is that of its own kernel, where there is room for x and the norm's weights
+// in shared memory, and where there is none.
+TEST_F(DigitsTest, TheNormOfRowsOfEveryLength) {
+  for (const WeightType type : kTypes) {
+    for (const int32_t cols : {64, 2272, 8192, 8320}) {
+      MakeWeights(type, cols, 32);
+      std::normal_distribution<float> normal;
+      const auto n = static_cast<size_t>(cols);
+      std::vector<float> x(n), weight(n), y(n);
+      for (size_t i = 0; i < n; ++i) x[i] = normal(random_), weight[i] = normal(random_);
+      const NormParams norm{x.data(), weight.data(), nullptr, cols, 1, kEps, false, y.data(), false, 1};
+      ASSERT_EQ(cudaSuccess, NormRows(norm, 1, *stream_));
+      ASSERT_TRUE(stream_->Wait("a norm").ok());
+      EXPECT_EQ(Multiply(x, weight.data()), Multiply(y)) << cols;
     }
   }
 }
