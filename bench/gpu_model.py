@@ -24,12 +24,15 @@ class Device:
     attention: float  # the same in the attention of a prompt
     gap: float  # seconds between two kernels of a graph
     least: float  # seconds of the shortest attention kernel
+    block: float  # bytes per second that one multiprocessor reads from the second cache: 64 a clock
+    turn: float  # seconds from the choice of a token to the first kernel of the next step: the host reads it (a
+    # pageable copy and a wait), makes the first piece and starts a graph. An estimate.
 
 
 DEVICES = {
-    "H200": Device(4300e9, 650e12, 350e12, 1.3e-6, 4e-6),
-    "A100 80 GB": Device(1700e9, 240e12, 190e12, 1.3e-6, 4e-6),
-    "Orin AGX 64 GB": Device(178e9, 28e12, 20e12, 2.5e-6, 8e-6),
+    "H200": Device(4300e9, 650e12, 350e12, 1.3e-6, 4e-6, 112e9, 60e-6),
+    "A100 80 GB": Device(1700e9, 240e12, 190e12, 1.3e-6, 4e-6, 90e9, 60e-6),
+    "Orin AGX 64 GB": Device(178e9, 28e12, 20e12, 2.5e-6, 8e-6, 83e9, 150e-6),
 }
 MODELS = {
     "0.5B": SHAPES["0.5b"],
@@ -58,14 +61,22 @@ def step_kernels(shape, weight, entries):
     ]
 
 
+def seconds_beside_layers(device, shape, weight):
+    """Of one token: the embedding, a copy of the last row to its session, the output head with the last norm, the
+    choice, by one block that reads all logits, and the host until the next step begins."""
+    launches = 4  # embed, a copy within the device, gemv_row, sample: none but the first is in a graph
+    head = WEIGHTS[weight] * shape.vocabulary * shape.hidden / (EFFICIENCY * device.bandwidth)
+    return launches * device.gap + head + 4 * shape.vocabulary / device.block + device.turn
+
+
 def step_seconds(device, shape, weight, entries):
-    """Of one token: all layers, the embedding, the last norm and the output head, sampling."""
-    total = 2 * device.gap  # embedding, choice
+    """Of one token: all layers, and what is beside them."""
+    total = seconds_beside_layers(device, shape, weight)
     for name, moved in step_kernels(shape, weight, entries):
         attends = name.startswith("attend")
         gap = device.gap * (1 + JOIN if attends else 1)
         total += shape.layers * (max(moved / (EFFICIENCY * device.bandwidth), attends * device.least) + gap)
-    return total + WEIGHTS[weight] * shape.vocabulary * shape.hidden / (EFFICIENCY * device.bandwidth) + device.gap
+    return total
 
 
 def activation_bytes(shape):

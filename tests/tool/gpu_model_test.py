@@ -1,6 +1,7 @@
 """The predictions of docs/cuda.md are what bench/gpu_model.py computes, and say so; the model keeps to what can be
 checked by hand."""
 
+import dataclasses
 import os
 import re
 import sys
@@ -33,6 +34,16 @@ class Predictions(unittest.TestCase):
         moved = sum(b for _, b in gpu_model.step_kernels(shape, "bf16", 0)) * shape.layers
         embedding = shape.vocabulary * shape.hidden
         self.assertEqual(8_030_261_248 - 2 * embedding - 266_240, moved / 2)  # all, the embeddings, the norms
+
+    def test_what_is_beside_the_layers(self):
+        shape, device = gpu_model.MODELS["8B"], gpu_model.DEVICES["H200"]
+        bare = dataclasses.replace(shape, layers=0)
+        head = 2 * shape.vocabulary * shape.hidden / (gpu_model.EFFICIENCY * device.bandwidth)
+        # Four launches, 513 KB of logits by one block, the host.
+        beside = gpu_model.step_seconds(device, bare, "bf16", 9) - head
+        self.assertAlmostEqual(4 * 1.3e-6 + 513_024 / 112e9 + 60e-6, beside, places=12)
+        self.assertIn("KVC_LAUNCH_EARLY(sample, dim3(1), ", read("cuda/sample.cu"))
+        self.assertIn("Fetch(p.token, a.token, 4)", read("cuda/sample.cu"))
 
     def test_a_layer_has_as_many_launches_as_the_tests_count(self):
         kernels = gpu_model.step_kernels(gpu_model.MODELS["1B"], "int8", 100)
