@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/blas.h"
+#include "cuda/kept_blocks.h"
 #include "cuda/staging.h"
 #include "lib/ops/device.h"
 
@@ -41,6 +42,8 @@ class CudaDevice final : public Device {
 
   Status Allocate(int64_t bytes, const char* what, DeviceBytes* out) override;
   void Free(DeviceBytes at, int64_t bytes) override;
+  void GiveBackFreed() override;
+  void KeepNothing() override;
   Result<double> MeasureBandwidth(Span<const Matrix* const>) override;
   int64_t Reserve(int64_t bytes, DeviceBytes* out) override;
   void Unreserve(DeviceBytes at, int64_t bytes) override;
@@ -103,12 +106,13 @@ class CudaDevice final : public Device {
   Status Evict(Stream* s, const EvictArgs& args) override;
 
  private:
-  CudaDevice(int number, const Context& context, const LaunchTraits& traits)
+  CudaDevice(int number, const Context& context, const LaunchTraits& traits, int64_t most_kept)
       : number_(number),
         context_(context),
         driver_(*context.driver),
         traits_(traits),
-        blas_(new Blas(context, traits.tuning)) {}
+        blas_(new Blas(context, traits.tuning)),
+        kept_(most_kept) {}
   Status CheckHeadSize(int32_t d) const {
     if (d <= kMostHeadSize) return {};
     return Error(Code::kUnsupported, "device \"%s\": heads of %d dimensions; at most %d, use \"cpu\"",
@@ -120,7 +124,9 @@ class CudaDevice final : public Device {
   const Driver& driver_;
   const LaunchTraits traits_;
   std::unique_ptr<Blas> blas_;
+  KeptBlocks kept_;
   DeviceInfo info_;
+  Status CommitAll(DeviceBytes at, int64_t bytes);
   Status CreateStreams();
   Result<std::unique_ptr<Stream>> NewStreamOn(cudaStream_t stream);
   // Of all streams, and of those beside them: null where KVC_CUDA_BESIDE=0.

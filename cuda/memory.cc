@@ -87,6 +87,13 @@ int32_t MostFloatRows() {
   return value == nullptr || *value == '\0' ? 8192 : std::max(0, std::atoi(value));
 }
 
+// Bytes of freed memory that are kept: as much as a short prompt's scratch, 360 MB of the 8B shape, where
+// that is little of what the device has. Of a longer prompt the time to take memory is none.
+int64_t MostKeptBytes(size_t total) {
+  const int64_t usual = std::min<int64_t>(512 << 20, static_cast<int64_t>(total / 64));
+  return IsOn("KVC_CUDA_KEEP") ? usual : 0;
+}
+
 // What a call for memory said, if it failed: kMemory promises that it can be had later.
 Status NoMemory(cudaError_t e, const char* what, int64_t bytes) {
   if (e != cudaErrorMemoryAllocation) return Check(e, what);
@@ -143,7 +150,8 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   // Kernels for older devices run there too, and do not wait by themselves (gpu.h).
   traits.early = std::min(10 * properties.major, compiled_for) >= 90 && traits.tuning.early != 0 &&
                  IsOn("KVC_CUDA_EARLY");
-  std::unique_ptr<CudaDevice> device(new CudaDevice(number, context, traits));
+  std::unique_ptr<CudaDevice> device(
+      new CudaDevice(number, context, traits, MostKeptBytes(properties.totalGlobalMem)));
   device->info_.name = Format("%s:%d", spec.substr(0, spec.find(':')).c_str(), number);
   device->info_.description =
       Format("%.80s, %d multiprocessors, compute capability %d.%d, %.1f GiB", properties.name,
@@ -163,6 +171,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
 CudaDevice::~CudaDevice() {
   const Current current(context_);
   blas_.reset();
+  if (current.ok()) kept_.Close();
   for (cudaStream_t stream : {stream_, side_}) {
     if (stream != nullptr && current.ok()) cudaStreamDestroy(stream);
   }
@@ -175,13 +184,15 @@ Status CudaDevice::CreateStreams() {
   const char* what = "a stream of the device";
   KVC_RETURN_IF_ERROR(Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), what));
   KVC_RETURN_IF_ERROR(Check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), what));
-  if (!IsOn("KVC_CUDA_BESIDE")) return {};
-  return Check(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, least), what);
+  if (IsOn("KVC_CUDA_BESIDE"))
+    KVC_RETURN_IF_ERROR(Check(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, least), what));
+  kept_.Watch(stream_, side_);
+  return {};
 }
 
 Result<std::unique_ptr<Stream>> CudaDevice::NewStreamOn(cudaStream_t stream) {
   KVC_ENTER();
-  std::unique_ptr<CudaStream> made(new CudaStream(traits_, context_));
+  std::unique_ptr<CudaStream> made(new CudaStream(traits_, context_, &kept_));
   KVC_RETURN_IF_ERROR(made->Create(stream));
   return std::unique_ptr<Stream>(std::move(made));
 }
@@ -196,7 +207,7 @@ Status CudaDevice::Allocate(int64_t bytes, const char* what, DeviceBytes* out) {
   KVC_ENTER();
   void* at = nullptr;
   *out = {};
-  const cudaError_t e = cudaMalloc(&at, static_cast<size_t>(bytes));
+  const cudaError_t e = kept_.Take(bytes, &at);
   if (e != cudaSuccess) {
     cudaGetLastError();
     return NoMemory(e, what, bytes);
@@ -205,9 +216,19 @@ Status CudaDevice::Allocate(int64_t bytes, const char* what, DeviceBytes* out) {
   return {};
 }
 
-void CudaDevice::Free(DeviceBytes at, int64_t) {
+void CudaDevice::Free(DeviceBytes at, int64_t bytes) {
   const Current current(context_);
-  if (current.ok()) cudaFree(At(at));
+  if (current.ok()) kept_.Free(At(at), bytes);
+}
+
+void CudaDevice::GiveBackFreed() {
+  const Current current(context_);
+  if (current.ok()) kept_.FreeAll();
+}
+
+void CudaDevice::KeepNothing() {
+  const Current current(context_);
+  if (current.ok()) kept_.KeepNothing();
 }
 
 // ---- arenas ----
@@ -242,9 +263,14 @@ void CudaDevice::Unreserve(DeviceBytes at, int64_t bytes) {
   if (current.ok()) driver_.free(static_cast<CUdeviceptr>(at.number()), static_cast<size_t>(bytes));
 }
 
-// One physical block a granule, so that any part can be given back.
 Status CudaDevice::Commit(DeviceBytes at, int64_t bytes) {
   KVC_ENTER();
+  const Status status = CommitAll(at, bytes);
+  return status.code() == Code::kMemory && kept_.FreeAll() ? CommitAll(at, bytes) : status;
+}
+
+// One physical block a granule, so that any part can be given back.
+Status CudaDevice::CommitAll(DeviceBytes at, int64_t bytes) {
   const CUmemAllocationProp p = Properties(number_);
   CUmemAccessDesc access = {};
   access.location = p.location;
@@ -311,8 +337,13 @@ Status CudaDevice::Zero(Stream* s, DeviceBytes at, int64_t bytes) {
 Result<double> CudaDevice::MeasureBandwidth(Span<const Matrix* const>) {
   KVC_ENTER();
   constexpr int64_t kBytes = 128 << 20;
-  DeviceBytes memory;
-  KVC_RETURN_IF_ERROR(Allocate(2 * kBytes, "a measurement", &memory));
+  void* memory = nullptr;
+  const cudaError_t taken = kept_.Allocate(2 * kBytes, &memory);
+  if (taken != cudaSuccess) {
+    cudaGetLastError();
+    return NoMemory(taken, "a measurement", 2 * kBytes);
+  }
+  uint8_t* const to = static_cast<uint8_t*>(memory);
   cudaStream_t stream = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;
   float best = 0;
@@ -322,8 +353,7 @@ Result<double> CudaDevice::MeasureBandwidth(Span<const Matrix* const>) {
   for (int pass = 0; pass < 8 && e == cudaSuccess; ++pass) {
     float ms = 0;
     cudaEventRecord(begin, stream);
-    e = cudaMemcpyAsync(At(memory), At(memory + kBytes), static_cast<size_t>(kBytes),
-                        cudaMemcpyDeviceToDevice, stream);
+    e = cudaMemcpyAsync(to, to + kBytes, static_cast<size_t>(kBytes), cudaMemcpyDeviceToDevice, stream);
     cudaEventRecord(end, stream);
     if (e == cudaSuccess) e = cudaEventSynchronize(end);
     if (e == cudaSuccess) e = cudaEventElapsedTime(&ms, begin, end);
@@ -332,7 +362,7 @@ Result<double> CudaDevice::MeasureBandwidth(Span<const Matrix* const>) {
   if (begin != nullptr) cudaEventDestroy(begin);
   if (end != nullptr) cudaEventDestroy(end);
   if (stream != nullptr) cudaStreamDestroy(stream);
-  Free(memory, 2 * kBytes);
+  cudaFree(memory);
   KVC_RETURN_IF_ERROR(Check(e, "measuring the device"));
   return best > 0 ? 2.0 * static_cast<double>(kBytes) / (static_cast<double>(best) * 1e-3) : 0.0;
 }

@@ -4,6 +4,7 @@
 // out in pieces of one copy and a graph of kernels (launch_graphs.h).
 #pragma once
 #include "cuda/driver.h"
+#include "cuda/kept_blocks.h"
 #include "cuda/launch_graphs.h"
 #include "cuda/step_state.h"
 #include "lib/ops/device.h"
@@ -16,8 +17,9 @@ namespace kvc::cuda {
 // packets lie, and what it keeps back. Operations that use it are in the device's context.
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(const LaunchTraits& traits, const Context& context = {})
-      : context_(context), traits_(traits), graphs_(traits) {}
+  // kept: what goes where there is no memory for packets; null: nothing.
+  explicit CudaStream(const LaunchTraits& traits, const Context& context = {}, KeptBlocks* kept = nullptr)
+      : context_(context), traits_(traits), kept_blocks_(kept), graphs_(traits) {}
   ~CudaStream() override;
   Status Create(cudaStream_t stream);
 
@@ -80,6 +82,7 @@ class CudaStream final : public Stream {
 
   const Context context_;
   const LaunchTraits traits_;
+  KeptBlocks* const kept_blocks_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t reached_ = nullptr;  // the end of what it was given, when another followed it
   uint8_t *host_ = nullptr, *device_ = nullptr;

@@ -78,7 +78,9 @@ class Executor {
       executor_->n_users_.fetch_add(1, std::memory_order_relaxed);
     }
     ~User() {
-      if (executor_->n_users_.fetch_sub(1, std::memory_order_acq_rel) == 1) executor_->FreeIdle();
+      if (executor_->n_users_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+      executor_->FreeIdle();
+      executor_->device()->GiveBackFreed();
     }
     User(const User&) = delete;
     User& operator=(const User&) = delete;

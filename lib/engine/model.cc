@@ -26,6 +26,8 @@ template <typename OpenFile>
 Result<std::shared_ptr<const Model>> Model::Build(const ModelParams& params, OpenFile&& open) {
   Result<std::unique_ptr<Device>> device = OpenDevice(params.device, params.threads);
   if (!device.ok()) return device.status();
+  // The limit is of all that is held.
+  if (params.memory_limit > 0) device.value()->KeepNothing();
   auto meter = std::make_shared<MemoryMeter>(params.memory_limit);
   Result<std::unique_ptr<ModelFile>> file = open(meter.get());
   if (!file.ok()) return file.status();

@@ -86,6 +86,10 @@ class Device {
   // ---- memory: 64-byte aligned, contents undefined ----
   virtual Status Allocate(int64_t bytes, const char* what, DeviceBytes* out) = 0;
   virtual void Free(DeviceBytes at, int64_t bytes) = 0;
+  // A device may keep some of what was freed for the next who asks, and gives it back before it refuses
+  // anything; now, and from now on always.
+  virtual void GiveBackFreed() {}
+  virtual void KeepNothing() {}
   // Addresses without memory: at most `bytes`, less where the system has not so many; *out null: none.
   virtual int64_t Reserve(int64_t bytes, DeviceBytes* out) = 0;
   virtual void Unreserve(DeviceBytes at, int64_t bytes) = 0;

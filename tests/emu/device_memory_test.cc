@@ -34,7 +34,9 @@ struct Seen {
 
 class RefusedCalls : public testing::TestWithParam<const char*> {
  protected:
-  void SetUp() override {
+  // keeps: what was freed is there when a call is refused, so that few are.
+  void Open(bool keeps) {
+    test::SetVariable("KVC_CUDA_KEEP", keeps ? "1" : "0");
     ModelParams params;
     params.device = "emu", params.threads = 1;
     auto model = Model::OpenMemory(bytes_.data(), static_cast<int64_t>(bytes_.size()), params);
@@ -119,6 +121,7 @@ class RefusedCalls : public testing::TestWithParam<const char*> {
     return seen;
   }
 
+  const test::KeptVariable keep_{"KVC_CUDA_KEEP"};
   const test::AlignedBytes bytes_ = test::TinyModelBytes({});
   std::shared_ptr<const Model> model_;
   std::unique_ptr<Session> other_;
@@ -126,6 +129,7 @@ class RefusedCalls : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(RefusedCalls, EveryRefusedCallCanBeRepeated) {
+  Open(false);
   int64_t n[static_cast<int>(Call::kCount)] = {};
   const Seen expected = RunOnce(Call::kCount, 0, n);
   ASSERT_EQ(RunOnce(), expected) << "two runs";
@@ -145,8 +149,24 @@ TEST_P(RefusedCalls, EveryRefusedCallCanBeRepeated) {
   }
 }
 
+// What is kept of freed memory goes first, and is enough: nobody hears of it.
+TEST_P(RefusedCalls, WhatIsKeptGoesFirst) {
+  Open(true);
+  int64_t n[static_cast<int>(Call::kCount)] = {};
+  const Seen expected = RunOnce(Call::kCount, 0, n);
+  for (const Call call : {Call::kAllocate, Call::kCommit}) {
+    const int64_t calls = n[static_cast<int>(call)];
+    for (int64_t k = 0; k < calls && !HasFailure(); k += calls / kMostRuns + 1) {
+      SCOPED_TRACE(testing::Message() << "call " << k << ", kind " << static_cast<int>(call));
+      ASSERT_EQ(RunOnce(call, k), expected);
+      EXPECT_EQ(refused_, 0);
+    }
+  }
+}
+
 // A graph that cannot be launched goes launch by launch: nobody hears of it.
 TEST_P(RefusedCalls, GraphsThatAreRefusedGoOneByOne) {
+  Open(true);
   int64_t n[static_cast<int>(Call::kCount)] = {};
   const Seen expected = RunOnce(Call::kCount, 0, n);
   const int64_t graphs = n[static_cast<int>(Call::kLaunchGraph)];

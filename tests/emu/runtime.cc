@@ -8,6 +8,9 @@
 #include <utility>
 
 #include <unistd.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include "tests/emu/machine.h"
 
@@ -122,6 +125,43 @@ bool Within(const std::map<uintptr_t, size_t>& blocks, const void* at) {
   return p < it->first + it->second;
 }
 }  // namespace
+
+namespace {
+
+void SpoilMemory(void* at, size_t bytes) {
+  std::memset(at, 0xff, bytes);
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_poison_memory_region(at, bytes);
+#endif
+}
+
+}  // namespace
+
+// Neither stream waits for the other, as cudaFree does: who takes a block too early has it spoilt.
+void NoteFreed(void* at, size_t bytes, cudaStream_t first, cudaStream_t second) {
+  const Lock lock(The().mutex);
+  const auto left = std::make_shared<int>(1);
+  const auto pass = [=] {
+    if (--*left == 0) SpoilMemory(at, bytes);
+  };
+  for (CUstream_st* s : {first, second}) {
+    if (s == nullptr || s->done == s->issued) continue;
+    ++*left;
+    s->tasks.push_back({pass, true, {}});
+    if constexpr (races::kOn) s->tasks.back().known = races::KnownToHost();
+    ++s->issued;
+  }
+  pass();
+}
+
+void NoteTaken(void* at, size_t bytes) {
+  const Lock lock(The().mutex);
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(at, bytes);
+#endif
+  std::memset(at, 0xff, bytes);
+  NoteNew(at, bytes);
+}
 
 void Break() {
   const Lock lock(The().mutex);

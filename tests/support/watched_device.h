@@ -22,6 +22,8 @@ class WatchedDevice : public Device {
     return to_->Allocate(bytes, what, out);
   }
   void Free(DeviceBytes at, int64_t bytes) override { return to_->Free(at, bytes); }
+  void GiveBackFreed() override { to_->GiveBackFreed(); }
+  void KeepNothing() override { to_->KeepNothing(); }
   int64_t Reserve(int64_t bytes, DeviceBytes* out) override { return to_->Reserve(bytes, out); }
   void Unreserve(DeviceBytes at, int64_t bytes) override { return to_->Unreserve(at, bytes); }
   Status Commit(DeviceBytes at, int64_t bytes) override { return to_->Commit(at, bytes); }

@@ -253,6 +253,11 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
 
 namespace kvc::emu {
 
+// Memory that the backend keeps is nobody's once both streams are where they are now, until it is taken: who
+// reads it then meets ones, and AddressSanitizer sees every access.
+void NoteFreed(void* at, size_t bytes, cudaStream_t first, cudaStream_t second);
+void NoteTaken(void* at, size_t bytes);
+
 // What the runtime knows of a kernel: nvcc would tell it when the program starts.
 struct KernelForm {
   const char* name;
