@@ -64,6 +64,7 @@ KNOBS = (
     Knob("prompt_rows", (512, 1024, 2048, 4096), figures=(PROMPT,)),
     Knob("first_piece", (8, 16, 32), figures=(STEP,)),
     Knob("piece", (32, 64, 128), figures=(STEP,)),
+    Knob("weights_ahead", (0, 32, 64, 128), figures=(STEP,)),
     Knob("early", (0, 1), figures=(STEP,)),
 )
 

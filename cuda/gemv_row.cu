@@ -4,7 +4,8 @@
 // There is one block on every multiprocessor, whatever the matrix: x lies in its shared memory, where all
 // warps read it, and rows are dealt out to the blocks in turns, so that each has as many as the others.
 // Registers and threads are half of a multiprocessor's: the block of the next product begins beside this one,
-// fetches its first weights, which nobody writes, and waits then (gpu.h).
+// fetches its first weights, which nobody writes, asks for the next ones into the second cache, so that
+// memory does not rest while a short kernel in front of it works, and waits then (gpu.h).
 //
 // A warp works on a few rows at a time and keeps eight vectors of 16 bytes a lane on their way: where one has
 // been multiplied the next is asked for, of the next rows too, before the sums of these are added up. 16
@@ -98,6 +99,19 @@ class RowProduct {
     KVC_UNROLL
     for (int u = 0; u < kAhead; ++u) FetchVectors(c, u);
   }
+  // What the warp reads behind what it fetches of its first unit: as much as OneRow::ahead says, of as many
+  // units as lanes have a row of each.
+  KVC_DEVICE void Prefetch(int32_t first, int32_t step) const {
+    const int32_t i = Lane() / kRows, unit = first + i * step;
+    if (unit >= o_.n_units) return;
+    const int32_t fetched = min(kAhead * kWarp, vectors_), begin = i == 0 ? fetched : 0,
+                  before = i * vectors_ + begin - fetched,  // of a row of each unit
+        n = min(vectors_ - begin, o_.ahead / kRows - before), row = Lane() % kOwn;
+    const Cursor c = Begin(unit);
+    if (n > 0 && row < c.n)
+      PrefetchRow(kGated ? Lane() % kRows / kOwn : c.part,
+                  static_cast<int64_t>(c.row + row) * vectors_ + begin, n);
+  }
   // What was fetched at c meets x; what is at `next` takes its place.
   KVC_DEVICE void MultiplyAndFetch(const Cursor& c, const Cursor& next) {
     KVC_UNROLL
@@ -129,6 +143,18 @@ class RowProduct {
   }
 
  private:
+  // n vectors from `at` on, and of what their groups have the whole 16 bytes.
+  KVC_DEVICE void PrefetchRow(int part, int64_t at, int32_t n) const {
+    const Part& w = p_.parts[part];
+    PrefetchBytes(reinterpret_cast<const uint4*>(w.data) + at, n * static_cast<int32_t>(sizeof(uint4)));
+    if (!IsScaled(T)) return;
+    const int shift = o_.scale_shift[part];
+    const auto groups = reinterpret_cast<uintptr_t>(w.scales);
+    const uintptr_t first = groups + static_cast<uintptr_t>(at >> shift) * sizeof(GroupBits<T>),
+                    end = groups + static_cast<uintptr_t>(((at + n - 1) >> shift) + 1) * sizeof(GroupBits<T>),
+                    from = (first + 15) / 16 * 16, to = end / 16 * 16;
+    if (from < to) PrefetchBytes(reinterpret_cast<const void*>(from), static_cast<int32_t>(to - from));
+  }
   KVC_DEVICE void FetchVectors(const Cursor& c, int u) {
     const int32_t vector = c.at + u * kWarp + Lane();
     if (vector >= vectors_) return;
@@ -261,7 +287,7 @@ __global__ void __launch_bounds__(kMostWarps<T, kGated>* kWarp, 2) gemv_row(cons
                 first = WarpOfBlock() * static_cast<int32_t>(gridDim.x) + static_cast<int32_t>(blockIdx.x);
   RowProduct<T, kGated> product(o, x);
   Cursor now{o.n_units, 0, 0, 0, 0};
-  if (first < o.n_units) now = product.Begin(first), product.Fetch(now);
+  if (first < o.n_units) now = product.Begin(first), product.Fetch(now), product.Prefetch(first, step);
   const RowOfX<T> row(o, x);
   row.FetchWeights();
   WaitForEarlier();
@@ -292,9 +318,12 @@ void AddForms(KernelLoader* loader) {
 }
 
 template <WeightType T, bool kGated>
-cudaError_t LaunchUnits(const OneRow& o, CudaStream& stream) {
+cudaError_t LaunchUnits(OneRow o, CudaStream& stream) {
   const int32_t blocks = std::min(o.n_units, stream.traits().multiprocessors),
                 warps = WarpsOfRows(o.n_units, blocks, kMostWarps<T, kGated>);
+  const LaunchTraits& traits = stream.traits();
+  o.ahead =
+      traits.early ? traits.tuning.weights_ahead * 1024 / static_cast<int32_t>(sizeof(uint4)) / warps : 0;
   return KVC_LAUNCH_EARLY(
       (gemv_row<T, kGated>), dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(warps * kWarp)),
       static_cast<size_t>(o.stages ? StagedBytes(T, o.product.cols) : SharedBytes(T, o.product.cols)), stream,

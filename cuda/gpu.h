@@ -78,6 +78,33 @@ KVC_DEVICE void WaitForEarlier() { emu::WaitForEarlier(); }
 KVC_DEVICE void LetNextBegin() {}
 #endif
 
+// Whether kernels that are compiled for a device can begin early there: what is only worth it then.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kBeginsEarly = false;
+#else
+constexpr bool kBeginsEarly = true;
+#endif
+
+// ---- into the second cache (PTX: cp.async.bulk.prefetch, from compute capability 9.0) ----
+// `bytes` from `at` on, both multiples of 16, are asked for from memory: what a kernel will read when it has
+// waited for the one in front. Nobody writes them beside it. Older devices do nothing: there kernels do not
+// begin early.
+#if defined(__CUDACC__)
+KVC_DEVICE void PrefetchBytes([[maybe_unused]] const void* at, [[maybe_unused]] int32_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
+#endif
+}
+#else
+// All of them are read: by who looks for what lies beyond memory, and for races.
+KVC_DEVICE void PrefetchBytes(const void* at, int32_t bytes) {
+  if (bytes <= 0 || (reinterpret_cast<uintptr_t>(at) | static_cast<uintptr_t>(bytes)) % 16 != 0) std::abort();
+  const auto* words = static_cast<const volatile uint32_t*>(at);
+  for (int32_t i = 0; i < bytes / 4; ++i) static_cast<void>(words[i]);
+  emu::Prefetch(at, bytes);
+}
+#endif
+
 // ---- blocks that count ----
 // By all threads of `n` blocks of a launch that share a count, which was zero in front of it: true in the
 // last of them that comes here. What the others wrote before is there for it.

@@ -43,6 +43,7 @@ struct OneRow {
   // there is room for x and the norm's weights, as they are, beside what becomes of them.
   int32_t n_units = 0, scale_shift[Matrix::kMaxParts] = {};
   bool stages = false;
+  int32_t ahead = 0;  // vectors that a warp asks for before it waits, beside those that it fetches
 };
 bool FitsOneRow(const Product& p);
 // Warps of each block of it, of `most` that its kernel can have: those whose last round leaves memory waiting

@@ -45,6 +45,9 @@ class DigitsTest : public KernelTest {
   void MakeStream(int32_t multiprocessors) {
     LaunchTraits traits;
     traits.multiprocessors = multiprocessors;
+    MakeStream(traits);
+  }
+  void MakeStream(const LaunchTraits& traits) {
     stream_ = std::make_unique<CudaStream>(traits);
     ASSERT_TRUE(stream_->Create(real_).ok());
   }
@@ -180,6 +183,51 @@ TEST_F(DigitsTest, TheSameBitsOnDevicesOfEverySize) {
     for (const int32_t multiprocessors : {2, 3, 132}) {
       MakeStream(multiprocessors);
       EXPECT_EQ(Multiply(x), expected) << multiprocessors;
+    }
+  }
+}
+
+// Before it waits a product asks for weights that it will read, and for nothing else: no vector twice, none
+// that it fetches then, all others where it may ask for as many; and it gives the same.
+TEST_F(DigitsTest, AsksForWeightsAheadOfTime) {
+  if (emu::UsualCapability() < 90) GTEST_SKIP() << "no kernel begins early";
+  for (const WeightType type : kTypes) {
+    MakeWeights(type, 4640, 32);
+    const std::vector<float> x(4640, 1.0f), expected = Multiply(x);
+    const int32_t vectors = cols_ / vector_, rows = type == WeightType::kInt8 ? 2 : 4,
+                  fetched = 8 / rows * 32;
+    for (const int32_t kib : {0, 1, 256}) {
+      LaunchTraits traits;
+      traits.early = true, traits.multiprocessors = 1, traits.tuning.weights_ahead = kib;
+      MakeStream(traits);
+      std::vector<int> asked(static_cast<size_t>(kRows * vectors), 0);
+      int64_t of_scales = 0, n_asked = 0;
+      emu::GetOptions().on_prefetch = [&](const void* at, int64_t bytes) {
+        const auto *from = static_cast<const uint8_t*>(at),
+                   *codes = reinterpret_cast<const uint8_t*>(packed_.data()),
+                   *scales = reinterpret_cast<const uint8_t*>(scales_.data());
+        const bool of_codes = from >= codes && from + bytes <= codes + 4 * packed_.size();
+        if (!of_codes) {
+          EXPECT_TRUE(from >= scales && from + bytes <= scales + 2 * scales_.size()) << "neither";
+          of_scales += bytes;
+          return;
+        }
+        for (int64_t i = (from - codes) / 16; i < (from - codes + bytes) / 16; ++i)
+          ++asked[static_cast<size_t>(i)], ++n_asked;
+      };
+      EXPECT_EQ(Multiply(x), expected);
+      emu::GetOptions().on_prefetch = nullptr;
+      EXPECT_LE(16 * n_asked, kib * 1024);
+      EXPECT_EQ(n_asked > 0, kib > 0);
+      EXPECT_TRUE(kib == 1 || (of_scales > 0) == (kib > 0));  // a few columns have no 16 bytes of scales
+      const int32_t first = rows * WarpsOfRows((kRows + rows - 1) / rows, 1, rows == 2 ? 12 : 10);
+      for (int32_t i = 0; i < kRows * vectors; ++i) {
+        const bool is_fetched = i / vectors < first && i % vectors < fetched;
+        const int n = asked[static_cast<size_t>(i)];
+        ASSERT_TRUE(kib < 256 || is_fetched ? n <= (is_fetched ? 0 : 1) : n == 1)
+            << "row " << i / vectors << ", vector " << i % vectors << ": " << n << " times of " << kib
+            << " KiB";
+      }
     }
   }
 }

@@ -265,6 +265,10 @@ void AcquireCount([[maybe_unused]] const void* count) {
   races::Acquire(count);
 #endif
 }
+void Prefetch(const void* at, int64_t bytes) {
+  const auto& told = GetOptions().on_prefetch;
+  if (told) told(at, bytes);
+}
 void QueueCopy(const Copy& copy) { current->Queue(copy); }
 void CloseCopies() { current->CloseCopies(); }
 bool TakeCopy(unsigned groups, Copy* copy) { return current->Take(groups, copy); }

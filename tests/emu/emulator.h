@@ -46,6 +46,7 @@ struct Options {
   // Calls of this kind are refused, so many in a row, after so many that are not. kCount: none is.
   Call refused = Call::kCount;
   int64_t refused_after = 0, refused_calls = 1;
+  std::function<void(const void*, int64_t)> on_prefetch;  // with bytes that a thread wants in the cache
   std::function<void(Call)> on_call;  // with every call of these kinds, before anything of it happens
   // With every kernel that ran, whose memory is as it left it, and where its parameters lie.
   std::function<void(const std::string& name, void* const* params)> on_ran;

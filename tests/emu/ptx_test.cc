@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/kernels.h"
@@ -397,6 +398,24 @@ TEST_F(Ptx, CopiesComeLate) {
                   memory, 1, 8));
   EXPECT_EQ(memory[2], 5u);
   EXPECT_EQ(memory[3], ~0u);
+}
+
+// What is fetched into a cache changes nothing, is whole vectors, and is told.
+TEST_F(Ptx, PrefetchesTellWhatTheyAskFor) {
+  alignas(16) uint32_t memory[16] = {5};
+  std::vector<std::pair<int64_t, int64_t>> asked;
+  GetOptions().on_prefetch = [&](const void* at, int64_t bytes) {
+    asked.emplace_back(static_cast<const uint8_t*>(at) - reinterpret_cast<uint8_t*>(memory), bytes);
+  };
+  const std::string ahead = "\tcp.async.bulk.prefetch.L2.global [%rd0";
+  ASSERT_TRUE(Run(Kernel("\tmov.u32 %r1, 48;\n" + ahead + "+16], %r1;\n"), memory, 1));
+  testing::internal::CaptureStderr();
+  EXPECT_FALSE(Run(Kernel("\tmov.u32 %r1, 24;\n" + ahead + "], %r1;\n"), memory, 1)) << "no whole vectors";
+  EXPECT_FALSE(Run(Kernel("\tmov.u32 %r1, 16;\n" + ahead + "+8], %r1;\n"), memory, 1)) << "not aligned";
+  testing::internal::GetCapturedStderr();
+  GetOptions().on_prefetch = nullptr;
+  EXPECT_EQ(asked, (std::vector<std::pair<int64_t, int64_t>>{{16, 48}}));
+  EXPECT_EQ(memory[0], 5u);
 }
 
 TEST(PtxDeath, SaysWhatItDoesNotKnow) {

@@ -50,6 +50,9 @@ TEST(Tuning, FollowsFromTheDevice) {
   EXPECT_EQ(h200.blas_workspace, 32);
   EXPECT_EQ(a100.blas_workspace, 16);
   EXPECT_EQ(orin.blas_workspace, 8);
+  EXPECT_EQ(h200.weights_ahead, 64);
+  EXPECT_EQ(a100.weights_ahead, 0) << "its kernels do not begin early";
+  EXPECT_EQ(orin.weights_ahead, 0);
   EXPECT_EQ(h200.decoded_rows, 512);
   EXPECT_EQ(a100.decoded_rows, 1 << 20);
 }

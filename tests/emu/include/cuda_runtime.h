@@ -67,6 +67,7 @@ void WaitForEarlier();
 // What the block did so far is before what blocks do that come behind here and take it.
 void ReleaseCount(const void* count);
 void AcquireCount(const void* count);
+void Prefetch(const void* at, int64_t bytes);  // into a cache
 void QueueCopy(const Copy& copy);
 void CloseCopies();
 // The oldest of the thread's copies that is in none of its newest `groups` closed groups. False: there is

@@ -117,6 +117,20 @@ void WaitForCopies(Warp& w, const Instruction& i, uint32_t lanes) {
     }
   });
 }
+// Of whole vectors that are there; what they are is of no account.
+void Prefetch(Warp& w, const Instruction& i, uint32_t lanes) {
+  ForLanes(lanes, [&](int l) {
+    const auto bytes = static_cast<int32_t>(w.r32[size_t{i.args[1].slot} * kLanes + static_cast<size_t>(l)]);
+    const uint8_t* from = AddressOf(w, i, i.args[0], l, false, 16);
+    if (from == nullptr || bytes <= 0 || bytes % 16 != 0) {
+      w.Fail(i, "no whole vectors to be fetched");
+      return;
+    }
+    for (int32_t at = 0; at < bytes; at += 16)
+      static_cast<void>(*static_cast<const volatile uint8_t*>(from + at));
+    emu::Prefetch(from, bytes);
+  });
+}
 void WaitForEarlier(Warp& w, const Instruction&, uint32_t lanes) {
   w.block->waits += static_cast<unsigned>(__builtin_popcount(lanes));
 }
@@ -178,9 +192,10 @@ Handler FindMemory(const Opcode& op, Instruction* i) {
   return nullptr;
 }
 
-Handler FindCopy(const Opcode& op, Instruction*) {
+Handler FindCopy(const Opcode& op, Instruction* i) {
   if (op.Is("griddepcontrol")) return op.Has("wait") ? WaitForEarlier : Nothing;
   if (!op.Is("cp") || !op.Has("async")) return nullptr;
+  if (op.Has("bulk")) return op.Has("prefetch") && op.Has("L2") && i->n_args == 2 ? Prefetch : nullptr;
   if (op.Has("commit_group")) return CloseCopies;
   if (op.Has("wait_group")) return WaitForCopies;
   return op.Has("ca") || op.Has("cg") ? CopyLater : nullptr;
