@@ -206,12 +206,14 @@ KVC_DEVICE void AttendHalves(const StepParams& p, const HalvesRun& run, bool wai
   float sums[kDims / 16][4] = {};
   HalfKeys<kDims> keys;
   HalfValues<kDims> values;
+  constexpr bool kValuesToo = kAhead && kBeginsEarly;  // while it waits
   reader.FetchKeys(keys);
+  if (kValuesToo) reader.FetchValues(values);
   if (!waited) WaitForEarlier();
   shared->queries.Load(Queries<kDims>(p, work));
   __syncthreads();
-  for (; at < end; at += kStep) {
-    if (kAhead) reader.FetchValues(values);
+  for (bool first = true; at < end; at += kStep, first = false) {
+    if (kAhead && !(kValuesToo && first)) reader.FetchValues(values);
     sight.Fetch(p, reader, at);
     if (kAhead) reader.LookUp(at + kStep - run.first);
     float z[4];

@@ -6,8 +6,9 @@
 // which dimensions are summed is free as long as queries have the same; of values, the order of outputs. Each
 // of a block's four warps has every fourth 16 entries and a softmax of its own, and waits for no other until
 // all are joined in shared memory. Values of 16 entries are on their way while their keys are multiplied, the
-// keys of the next 16 from there on, and pages are looked up before either. (Values one round ahead as well
-// would be more registers than three blocks of a multiprocessor have.)
+// keys of the next 16 from there on, and pages are looked up before either, both of the first 16 where
+// kernels begin early, while this one waits for the product in front. (Values one round ahead as well would
+// be more registers than three blocks of a multiprocessor have.)
 //
 // Rows of the left factors are the eight query heads twice: the higher halves of their numbers, and the lower
 // (split_tiles.h). What products with values give of 16 entries is added in f32, so that tensor cores, which
