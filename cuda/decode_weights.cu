@@ -65,13 +65,13 @@ cudaError_t DecodeWeights(int32_t cols, const ProductRoom& room, CudaStream& str
 
 cudaError_t GemmDecoded(const Product& p, const ProductRoom& room, CudaStream& stream) {
   const auto decodes = [&](const Part& w) { return HasOffsets(w.type) && Decodes(w, p.cols, room); };
-  if (std::none_of(p.parts, p.parts + p.n_parts, decodes)) return Gemm(p, stream);
+  if (std::none_of(p.parts, p.parts + p.n_parts, decodes)) return Gemm(p, room, stream);
   // Parts take turns in the room.
   cudaError_t e = cudaSuccess;
   for (int i = 0; i < p.n_parts && e == cudaSuccess; ++i) {
     Product one = OnePart(p, i);
     if (decodes(one.parts[0])) e = DecodeWeights(p.cols, room, stream, one.parts);
-    if (e == cudaSuccess) e = Gemm(one, stream);
+    if (e == cudaSuccess) e = Gemm(one, room, stream);
   }
   return e;
 }

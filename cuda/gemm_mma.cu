@@ -1,7 +1,7 @@
-// Products with many rows of activations on the tensor cores. A block makes 128 outputs of 64 or 128 tokens,
-// 32 columns at a time, each of its four warps a quarter of them. There are two stages in shared memory: what
-// the next one holds is read from global memory before the products of the current one are begun, and put
-// there after them.
+// Products with many rows of activations on the tensor cores: from 256 on, and fewer where gemm_few.cu has
+// none or would take longer. A block makes 128 outputs of 64 or 128 tokens, 32 columns at a time, each of its
+// four warps a quarter of them. There are two stages in shared memory: what the next one holds is read from
+// global memory before the products of the current one are begun, and put there after them.
 //
 // The tensor cores multiply f16. Weights are numbers of it, codes of eight and four bits too, and so are
 // activations, one or two for each (round_rows.cu). Scales of groups are taken to the sums of 32 columns;
@@ -374,10 +374,17 @@ cudaError_t LaunchType(const Product& p, CudaStream& stream) {
   return p.halves.low == nullptr ? LaunchMma<T, true>(p, stream) : LaunchMma<T, false>(p, stream);
 }
 
+// Of f16, and more rows than a block of gemm_few has, every multiprocessor has a block of 128 tokens, which
+// moves less through shared memory than two of 64.
+bool HasMany(Product p, WeightType form, CudaStream& stream) {
+  return form == WeightType::kF16 && p.halves.low == nullptr && p.tiles == nullptr && p.n > kFewTokens &&
+         int64_t{NumberBlocks(&p, kRows)} * TileBlocks(p, kManyTokens) >= stream.traits().multiprocessors;
+}
+
 // Parts of different forms, one after the other.
-cudaError_t EachPart(const Product& p, CudaStream& stream) {
+cudaError_t EachPart(const Product& p, const ProductRoom& room, CudaStream& stream) {
   cudaError_t e = cudaSuccess;
-  for (int i = 0; i < p.n_parts && e == cudaSuccess; ++i) e = GemmMma(OnePart(p, i), stream);
+  for (int i = 0; i < p.n_parts && e == cudaSuccess; ++i) e = GemmMma(OnePart(p, i), room, stream);
   return e;
 }
 
@@ -390,11 +397,12 @@ void AddGemmMmaKernels(KernelLoader* loader) {
   AddForms<WeightType::kF32, true>(loader), AddForms<WeightType::kF32, false>(loader);
 }
 
-cudaError_t GemmMma(Product p, CudaStream& stream) {
+cudaError_t GemmMma(Product p, const ProductRoom& room, CudaStream& stream) {
   const WeightType form = FormOf(p.parts[0], p.cols);
   for (int i = 1; i < p.n_parts; ++i) {
-    if (FormOf(p.parts[i], p.cols) != form) return EachPart(p, stream);
+    if (FormOf(p.parts[i], p.cols) != form) return EachPart(p, room, stream);
   }
+  if (HasGemmFew(p, form) && !HasMany(p, form, stream)) return GemmFew(p, form, room, stream);
   switch (form) {
     case WeightType::kInt8:
       return LaunchType<WeightType::kInt8>(p, stream);
@@ -407,11 +415,11 @@ cudaError_t GemmMma(Product p, CudaStream& stream) {
   }
 }
 
-cudaError_t Gemm(const Product& p, CudaStream& stream) {
+cudaError_t Gemm(const Product& p, const ProductRoom& room, CudaStream& stream) {
   for (int i = 0; i < p.n_parts; ++i) {
     if (p.parts[i].type == WeightType::kF32) return GemmF32(p, stream);
   }
-  return GemmMma(p, stream);
+  return GemmMma(p, room, stream);
 }
 
 }  // namespace kvc::cuda

@@ -22,8 +22,9 @@ struct Rows {
 
   // Pairs of a tile: a step reads an expert once for up to so many rows.
   static int32_t TileOf(int64_t n) { return n > kMostGemvRows ? kExpertTile : n > 3 ? 4 : n > 1 ? 2 : 1; }
-  // rounds: of LaunchTraits; of_blas: of LayerMath::BlasScratch.
-  Rows(const NetworkShape& s, int64_t n, bool rounds, const BlasBytes& of_blas, uint8_t* memory) {
+  // of_blas: of LayerMath::BlasScratch.
+  Rows(const NetworkShape& s, int64_t n, const LaunchTraits& traits, const BlasBytes& of_blas,
+       uint8_t* memory) {
     const bool experts = s.n_experts > 0;
     const int64_t pairs = experts ? n * s.n_chosen : n, more = experts ? pairs : 0;
     Take(memory, n * s.hidden, &norm), Take(memory, pairs * s.ffn, &gate), Take(memory, pairs * s.ffn, &up);
@@ -35,15 +36,19 @@ struct Rows {
     const int64_t most = many ? std::max(n * widest, pairs * s.ffn) : 0;
     Take(memory, most, &halves.high);
     // Of products that round a router's alone is not rounded.
-    Take(memory, !many ? 0 : !rounds ? most : experts ? n * s.hidden : 0, &halves.low);
+    Take(memory, !many ? 0 : !traits.rounds ? most : experts ? n * s.hidden : 0, &halves.low);
     Take(memory, many ? pairs : 0, &halves.factors);
     Take(memory, of_blas.workspace, &room.workspace);
     room.most_decoded = of_blas.decoded / static_cast<int64_t>(sizeof(uint16_t));
     Take(memory, room.most_decoded, &room.decoded);
     if (of_blas.workspace == 0) room.workspace = nullptr;
+    // Also of more rows: what they have room for fewer have.
+    room.n_sums = many ? MostFewSums(static_cast<int32_t>(n), traits.multiprocessors) : 0;
+    Take(memory, room.n_sums, &room.sums);
   }
-  static int64_t Bytes(const NetworkShape& s, int64_t n, bool rounds, const BlasBytes& of_blas) {
-    return Rows(s, n, rounds, of_blas, nullptr).bytes_;
+  static int64_t Bytes(const NetworkShape& s, int64_t n, const LaunchTraits& traits,
+                       const BlasBytes& of_blas) {
+    return Rows(s, n, traits, of_blas, nullptr).bytes_;
   }
 
  private:
@@ -62,8 +67,7 @@ class LayerMath {
         shape_(shape),
         n_(n),
         blas_(blas),
-        rows_(shape, n, stream_.traits().rounds, BlasScratch(shape, n, stream_.traits(), *blas),
-              At(scratch)) {}
+        rows_(shape, n, stream_.traits(), BlasScratch(shape, n, stream_.traits(), *blas), At(scratch)) {}
 
   // Of products of many rows that were rounded, by cuBLASLt or of codes with offsets. Those that were not
   // meet codes as they are.
@@ -197,8 +201,9 @@ class LayerMath {
   }
   Status MultiplyPairs(Product p) const {
     p.tiles = rows_.tiles, p.n_tiles = n_tiles();
-    return Check(n_ <= kMostGemvRows ? GemvExperts(p, Rows::TileOf(n_), stream_) : Gemm(p, stream_),
-                 "a product of experts");
+    return Check(
+        n_ <= kMostGemvRows ? GemvExperts(p, Rows::TileOf(n_), stream_) : Gemm(p, rows_.room, stream_),
+        "a product of experts");
   }
   static ActivationRule RuleOf(const LayerMatrices& w) {
     return {w.activation, w.activation_gain, w.activation_limit};

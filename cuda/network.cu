@@ -45,7 +45,7 @@ void AddNetworkKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, embed, 0); }
 Status CudaDevice::Supports(const NetworkShape& shape) const { return CheckHeadSize(shape.head_dim); }
 
 int64_t CudaDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const {
-  return Rows::Bytes(shape, n_rows, traits_.rounds, LayerMath::BlasScratch(shape, n_rows, traits_, *blas_));
+  return Rows::Bytes(shape, n_rows, traits_, LayerMath::BlasScratch(shape, n_rows, traits_, *blas_));
 }
 
 Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {

@@ -61,9 +61,23 @@ cudaError_t Gemv(Product p, CudaStream& stream);
 cudaError_t GemvExperts(Product p, int32_t tile, CudaStream& stream);
 // Many rows, or tiles of kExpertTile pairs: tiles in shared memory, on the tensor cores where weights have 16
 // bits or fewer. Flops: 2 * n * rows * cols.
-cudaError_t Gemm(const Product& p, CudaStream& stream);
+struct ProductRoom;
+cudaError_t Gemm(const Product& p, const ProductRoom& room, CudaStream& stream);
 cudaError_t GemmF32(const Product& p, CudaStream& stream);
-cudaError_t GemmMma(Product p, CudaStream& stream);
+cudaError_t GemmMma(Product p, const ProductRoom& room, CudaStream& stream);
+
+// Of those up to so many rows, but for weights that are decoded one by one: more parts of the columns than
+// blocks are needed for the outputs, and weights straight to shared memory (gemm_few.cu).
+constexpr int32_t kMostFewRows = 255;
+constexpr int32_t kFewBlocks = 2, kFewOutputs = 128;  // of a multiprocessor; of a block
+constexpr int32_t FewTokens(int32_t n) { return n <= 16 ? 16 : n <= 32 ? 32 : 64; }  // of a block
+// Sums of parts at most, of products with up to n rows.
+constexpr int64_t MostFewSums(int32_t n, int32_t multiprocessors) {
+  return int64_t{kFewBlocks} * multiprocessors * kFewOutputs * FewTokens(n);
+}
+// form: how a kernel reads the weights (gemm_mma.cu).
+bool HasGemmFew(const Product& p, WeightType form);
+cudaError_t GemmFew(const Product& p, WeightType form, const ProductRoom& room, CudaStream& stream);
 
 // y = x [n, cols].
 cudaError_t RoundRows(const float* x, int64_t n, int32_t cols, const RowHalves& y, CudaStream& stream);
@@ -73,6 +87,8 @@ struct ProductRoom {
   uint8_t* workspace;  // of cuBLASLt (blas.h); null: there are no products by it
   uint16_t* decoded;   // [most_decoded]: a matrix of codes as f16
   int64_t most_decoded;
+  float* sums;  // [n_sums] of products with few rows
+  int64_t n_sums;
 };
 class Blas;
 // By cuBLASLt, or as Gemm where it has nothing for the product.

@@ -11,7 +11,7 @@ namespace {
 
 struct Mixture {
   WeightType type;
-  int32_t hidden, ffn, n_experts, n_chosen;
+  int32_t hidden, ffn, n_experts, n_chosen, group = 16;
 };
 
 // Matrices of a layer as a file has them. One expert is never chosen, and what it has is no number: whoever
@@ -21,9 +21,9 @@ class FileLayer {
   FileLayer(const Mixture& m, std::mt19937* random)
       : output_(WeightType::kF32, m.hidden, kAttended, 0, random),
         router_(WeightType::kF32, m.n_experts, m.hidden, 0, random),
-        gate_(m.type, m.n_experts * m.ffn, m.hidden, 16, random),
-        up_(m.type, m.n_experts * m.ffn, m.hidden, 16, random),
-        down_(m.type, m.n_experts * m.hidden, m.ffn, 16, random),
+        gate_(m.type, m.n_experts * m.ffn, m.hidden, m.group, random),
+        up_(m.type, m.n_experts * m.ffn, m.hidden, m.group, random),
+        down_(m.type, m.n_experts * m.hidden, m.ffn, m.group, random),
         unused_(m.n_experts / 2) {
     shape.hidden = m.hidden, shape.ffn = m.ffn, shape.n_heads = shape.n_kv_heads = 1,
     shape.head_dim = kAttended;
@@ -110,6 +110,19 @@ TEST_F(ExpertsParity, EveryWeightType) {
     const FileLayer layer(HasBlocks(type) ? Mixture{type, 256, 256, 5, 2} : Mixture{type, 96, 48, 6, 3},
                           &random_);
     for (const int32_t n : {1, 2, 3, 4, 8, 9, 70}) {
+      pair_->ExpectNear(Run(layer, n), HasCodes(type) ? 0.1 : 2e-5,
+                        "type " + std::to_string(static_cast<int>(type)) + ", rows " + std::to_string(n));
+      pair_->blocks.clear();
+    }
+  }
+}
+
+// Tiles of 16, 32 and 64 pairs of an expert, full and not, and codes that are read in whole vectors.
+TEST_F(ExpertsParity, FewRows) {
+  for (const WeightType type : {WeightType::kF16, WeightType::kInt8, WeightType::kInt4}) {
+    const FileLayer layer({type, 160, 96, 4, 2, 32}, &random_);
+    for (const int32_t n : {9, 16, 17, 33, 64, 65, 255}) {
+      if (HasCodes(type) && n > 33 && n < 255) continue;
       pair_->ExpectNear(Run(layer, n), HasCodes(type) ? 0.1 : 2e-5,
                         "type " + std::to_string(static_cast<int>(type)) + ", rows " + std::to_string(n));
       pair_->blocks.clear();

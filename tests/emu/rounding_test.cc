@@ -182,6 +182,110 @@ TEST_F(Rounding, ProductsAreThoseOfRoundedActivations) {
   }
 }
 
+#if defined(KVC_EMU)
+// Whether columns were cut into parts since the last time.
+bool WasCut() {
+  bool any = false;
+  for (const std::string& kernel : emu::GetCalls().kernels)
+    any |= kernel.find("join_few") != std::string::npos;
+  emu::GetCalls().kernels.clear();
+  return any;
+}
+void ExpectCut(bool cut) { EXPECT_EQ(WasCut(), cut); }
+#else
+bool WasCut() { return true; }
+void ExpectCut(bool) {}
+#endif
+
+// Products of few rows, by the definition: tiles of 16, 32 and 64 tokens, full and not; columns in parts
+// (gemm_few.cu), the last of which is shorter and ends in the middle of a stage, and in one; groups of one
+// scale and of several in a stage. The same bits in two runs, whatever the order of blocks.
+TEST_F(Rounding, FewRowsByTheDefinition) {
+  constexpr int32_t kOutputs = 140;  // two blocks, of which the second is not full
+  const struct {
+    WeightType type;
+    int32_t cols, group;
+  } matrices[] = {
+      {WeightType::kF16, 1112, 0},    {WeightType::kBf16, 1112, 0},  {WeightType::kF16, 200, 0},
+      {WeightType::kInt8, 1120, 32},  {WeightType::kInt4, 1120, 32}, {WeightType::kInt8, 1152, 64},
+      {WeightType::kInt4, 1152, 128}, {WeightType::kInt8, 96, 96},   {WeightType::kInt4, 32, 32}};
+  for (const int32_t n : {9, 16, 17, 32, 33, 64, 65, 255}) {
+    for (const auto& m : matrices) {
+      const FileWeight head(m.type, kOutputs, m.cols, m.group, &random_);
+      SCOPED_TRACE(testing::Message()
+                   << "type " << static_cast<int>(m.type) << ", " << m.cols << " columns, " << n << " rows");
+      const std::vector<float> rows = RoundedToF16(Random(static_cast<size_t>(n * m.cols)));
+      const auto x = pair_->Copy(rows);
+      WasCut();
+      const std::vector<float> got = LogitsOf(1, head, x, n);
+      ExpectCut(m.cols > 1000);
+      double most = 0, apart = 0;
+      std::vector<double> weights(static_cast<size_t>(m.cols));
+      for (int32_t r = 0; r < kOutputs; ++r) {
+        for (int32_t c = 0; c < m.cols; ++c) weights[static_cast<size_t>(c)] = Element(head, r, c);
+        for (int32_t t = 0; t < n; ++t) {
+          double sum = 0;
+          for (int32_t c = 0; c < m.cols; ++c)
+            sum += weights[static_cast<size_t>(c)] *
+                   static_cast<double>(rows[static_cast<size_t>(t * m.cols + c)]);
+          const double d = std::fabs(sum - static_cast<double>(got[static_cast<size_t>(t * kOutputs + r)]));
+          most = std::max(most, std::fabs(sum)), apart = d <= apart ? apart : d;
+        }
+      }
+      EXPECT_LE(apart, 2e-5 * most);
+#if defined(KVC_EMU)
+      emu::GetOptions().order = 1 + n % 2, emu::GetOptions().eager = n % 2 == 0;
+#endif
+      EXPECT_EQ(LogitsOf(1, head, x, n), got);
+#if defined(KVC_EMU)
+      emu::GetOptions() = {};
+#endif
+      pair_->blocks.clear();
+    }
+  }
+}
+
+// What parts give is added once, and a bias too: by the definition.
+TEST_F(Rounding, FewRowsAddTheirPartsOnce) {
+  constexpr int32_t kHeads = 8, kD = 128, kCols = kHeads * kD, kHidden = 160;
+  for (const int32_t n : {9, 40}) {
+    NetworkShape shape;
+    shape.hidden = kHidden, shape.ffn = 32, shape.n_heads = kHeads, shape.n_kv_heads = 1, shape.head_dim = kD;
+    const FileWeight o(WeightType::kF16, kHidden, kCols, 0, &random_);
+    FileWeight half(WeightType::kF16, 32, kHidden, 0, &random_),
+        down(WeightType::kF16, kHidden, 32, 0, &random_);
+    for (FileWeight* w : {&half, &down}) std::fill(w->data.begin(), w->data.end(), uint8_t{0});
+    const std::vector<float> rows = RoundedToF16(Random(static_cast<size_t>(n * kCols))),
+                             before = Random(static_cast<size_t>(n * kHidden)), of_bias = Random(kHidden);
+    const auto attended = pair_->Copy(rows), x = pair_->Copy(before), bias = pair_->Copy(of_bias),
+               norm = pair_->Copy(Random(kHidden));
+    Device& d = *devices_[1];
+    LayerMatrices w;
+    w.ffn_norm = norm.at[1];
+    const DevicePtr<const float> biases[] = {bias.at[1]};
+    const Weight halves[] = {half.w, half.w};
+    ASSERT_TRUE(d.Prepare({&o.w, 1}, {biases, 1}, MatrixUse::kProducts, &w.output).ok());
+    ASSERT_TRUE(d.Prepare({halves, 2}, {}, MatrixUse::kProducts, &w.gate_up).ok());
+    ASSERT_TRUE(d.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
+    const DeviceBytes scratch = pair_->Scratch(1, d.NetworkScratchBytes(shape, n));
+    WasCut();
+    ASSERT_TRUE(d.Finish(streams_[1].get(), {&shape, &w, attended.at[1], n, 0.5f, x.at[1], scratch}).ok());
+    const std::vector<float> got = pair_->Read(x, 1);
+    ExpectCut(true);
+    for (int32_t t = 0; t < n; ++t) {
+      for (int32_t r = 0; r < kHidden; ++r) {
+        double sum = static_cast<double>(of_bias[static_cast<size_t>(r)]);
+        for (int32_t c = 0; c < kCols; ++c)
+          sum += Element(o, r, c) * static_cast<double>(rows[static_cast<size_t>(t * kCols + c)]);
+        const auto i = static_cast<size_t>(t * kHidden + r);
+        ASSERT_NEAR(got[i], static_cast<double>(before[i]) + 0.5 * sum, 5e-4) << t << ", " << r;
+      }
+    }
+    for (const Matrix* m : {&w.output, &w.gate_up, &w.down}) d.Free(m->memory, m->bytes);
+    pair_->blocks.clear();
+  }
+}
+
 // y += scale * what a product gives. The feed-forward part behind it is nothing.
 TEST_F(Rounding, ResidualsAreNotRounded) {
   for (const WeightType type : {WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {

@@ -1,0 +1,446 @@
+// Products of 9 to 255 rows of activations on the tensor cores: batches, drafts, short prompts. What they
+// take is what their weights take to come, so that weights are on their way all the time, to every
+// multiprocessor, and pass through shared memory once.
+//
+// A block makes 128 outputs of 16, 32 or 64 tokens, 64 columns at a time, each of its four warps 32 of the
+// outputs. Three stages and more are in shared memory, 81 KiB in two blocks of an A100 or later each, and
+// come by asynchronous copies: weights as they lie. Those of 16 bits leave it by ldmatrix. Codes do so too:
+// of the 16 bytes of a row that one gives to four lanes, each gets four, which are four codes of eight bits
+// or eight of four. So a lane has other columns than a fragment of the tensor cores has them, and takes the
+// same ones of the activations, 8 or 16 bytes of a row at once; which is which in a sum is the same to it.
+//
+// Bytes: outputs * cols weights for every 64 tokens, of which all but the first come from the cache behind;
+// of activations tokens * cols for every 128 outputs, from there too. Flops: 2 * outputs * tokens * cols.
+// What a multiprocessor does for 16 columns of 128 outputs and 64 tokens of f16: it gets 4 KiB of weights,
+// 198 clocks of an H200's memory, multiplies for 99 (by 2650 flops a clock), and moves 4 + 2 KiB into and 4 +
+// 8 KiB out of shared memory, 144 clocks. Codes of eight bits: 99, 99 and 112 clocks; of four 50, 99 and 96:
+// there, of more than 32 tokens memory is not the limit.
+//
+// 128 outputs for a block are too few blocks: 4096 outputs are 32, on 132 multiprocessors. So columns are cut
+// too, in up to as many parts as make two blocks for each (CutOf): of the 8B shape's down 8 of 28 stages.
+// Sums of parts are f32, of 64 tokens 32 KiB for a block, which it writes once and join_few reads once, in
+// the order of the parts: the same bits whichever block came first. Who is cut, and how, follows from the
+// product and the number of multiprocessors alone.
+#include <algorithm>
+
+#include "cuda/launch.h"
+#include "cuda/network.h"
+#include "cuda/split_tiles.h"
+
+namespace kvc::cuda {
+namespace {
+
+constexpr int kThreads = 128, kRows = kFewOutputs, kRowsOfWarp = 32, kDepth = 64, kLeastStages = 4;
+constexpr int kCodesAtOnce = 32;  // columns of one scale
+// Two blocks of 82,944 bytes are what an A100's multiprocessor has; one is what that of a GPU for desktops
+// has.
+constexpr int kMostShared = 82944;
+
+// Of what a product's columns are cut into: parts of so many stages.
+struct Cut {
+  int32_t n_parts, stages;
+  float* sums;  // [parts, tiles of tokens and outputs, sums of a thread / 4, threads, 4]; n_parts 1: none
+};
+
+// What a kernel is made for.
+template <WeightType kType, bool kRounded, bool kOfExperts, int kN>
+struct FewForm {
+  static constexpr WeightType T = kType;
+  static constexpr bool kRounds = kRounded, kExperts = kOfExperts, kCodes = IsScaled(T);
+  static constexpr int kTokens = kN, kTiles = kN / 8;  // of 8 tokens
+  // Rows in shared memory, in bytes, so that those that are read at once meet no bank twice.
+  static constexpr int kWeightBytes = kDepth * 16 / VectorOf<T>::kColumns, kWeightStride = kWeightBytes + 16;
+  static constexpr int kPad = T == WeightType::kF16 ? 8 : T == WeightType::kInt8 ? 16 : 32;
+  static constexpr int kWidth = kDepth + kPad;
+  static constexpr int kScales = kDepth / kCodesAtOnce;
+};
+
+template <int kScales, bool kThere>
+struct FewScales {};
+template <int kScales>
+struct FewScales<kScales, true> {
+  float scale[kScales][kRows];
+};
+template <typename F>
+struct FewStage : FewScales<F::kScales, F::kCodes> {
+  alignas(16) uint8_t w[kRows][F::kWeightStride];
+  alignas(16) uint16_t x[F::kRounds ? 1 : 2][F::kTokens][F::kWidth];  // high, low
+};
+
+template <typename F>
+constexpr int kStages = kMostShared / static_cast<int>(sizeof(FewStage<F>)) < 8
+                            ? kMostShared / static_cast<int>(sizeof(FewStage<F>))
+                            : 8;
+
+// Where a block's numbers come from.
+template <typename F>
+struct FewOperands {
+  static constexpr int kVectors = F::kWeightBytes / 16;  // of a row
+  static constexpr int kRowsAtOnce = kThreads / kVectors, kTokensAtOnce = kThreads / 8;
+  const Product& p;
+  const Part& w;
+  TokenTile tokens;
+  int32_t row0, first;                             // of the part; of the stack that the part may be
+  int32_t x_row[F::kTokens / kTokensAtOnce] = {};  // numbers of x in front of the thread's rows
+
+  KVC_DEVICE void Begin() {
+    KVC_UNROLL
+    for (int i = 0; i < F::kTokens / kTokensAtOnce; ++i) {
+      const int t = ThreadOfBlock() / 8 + i * kTokensAtOnce;
+      x_row[i] = t < tokens.n ? static_cast<int32_t>(tokens.RowOfX(t)) * p.cols : -1;
+    }
+  }
+  KVC_DEVICE int64_t Row(int r) const { return static_cast<int64_t>(first) + row0 + r; }
+
+  // Begins to copy columns from k0 on. What is beyond the last row or column is zero.
+  KVC_DEVICE void CopyStage(int32_t k0, FewStage<F>* s) const {
+    const int r = ThreadOfBlock() / kVectors, v = ThreadOfBlock() % kVectors;
+    const int64_t row_bytes = static_cast<int64_t>(p.cols) * 16 / VectorOf<F::T>::kColumns;
+    const int32_t at = k0 / VectorOf<F::T>::kColumns + v;
+    const bool in_row = at * VectorOf<F::T>::kColumns < p.cols;
+    const uint8_t* from = w.data + Row(0) * row_bytes + (in_row ? at : 0) * 16;
+    KVC_UNROLL
+    for (int i = 0; i < kRows; i += kRowsAtOnce) {
+      const bool there = in_row && row0 + r + i < w.rows;
+      CopyLater<16>(&s->w[r + i][v * 16], from + (there ? r + i : 0) * row_bytes, there);
+    }
+    const int t = ThreadOfBlock() / 8, c = ThreadOfBlock() % 8 * 8;
+    const bool in_x = k0 + c < p.cols;
+    KVC_UNROLL
+    for (int i = 0; i < F::kTokens; i += kTokensAtOnce) {
+      const int32_t row = x_row[i / kTokensAtOnce];
+      const bool there = in_x && row >= 0;
+      const int32_t x = there ? row + k0 + c : 0;
+      CopyLater<16>(&s->x[0][t + i][c], p.halves.high + x, there);
+      if constexpr (!F::kRounds) CopyLater<16>(&s->x[1][t + i][c], p.halves.low + x, there);
+    }
+  }
+  // The scales of a thread's row from column k0 on.
+  KVC_DEVICE void ReadScales(int32_t k0, uint16_t (&scale)[F::kScales]) const {
+    static_assert(kThreads == kRows);
+    const int r = min(ThreadOfBlock(), w.rows - 1 - row0);
+    const uint16_t* from = w.scales + Row(r) * (p.cols / w.group);
+    KVC_UNROLL
+    for (int i = 0; i < F::kScales; ++i) scale[i] = from[min(k0 + i * kCodesAtOnce, p.cols - 1) / w.group];
+  }
+  KVC_DEVICE void PutScales(const uint16_t (&scale)[F::kScales], FewStage<F>* s) const {
+    KVC_UNROLL
+    for (int i = 0; i < F::kScales; ++i) s->scale[i][ThreadOfBlock()] = HalfBits(scale[i]);
+  }
+};
+
+template <typename F>
+using FewSums = float[2][F::kTiles][4];
+
+// sum += outputs of the warp's rows, weights of 16 bits.
+template <typename F>
+KVC_DEVICE void MultiplyHalves(const FewStage<F>& s, FewSums<F>& sum) {
+  const int r = WarpOfBlock() * kRowsOfWarp + Lane() % 16;
+  const int t = Lane() % 8 + Lane() / 16 * 8;
+  KVC_UNROLL
+  for (int k = 0; k < kDepth; k += 16) {
+    LeftFactor<false> w[2];
+    KVC_UNROLL
+    for (int m = 0; m < 2; ++m)
+      LoadMatrices<false>(w[m].high,
+                          reinterpret_cast<const uint16_t*>(&s.w[r + 16 * m][2 * (k + Lane() / 16 * 8)]));
+    KVC_UNROLL
+    for (int n = 0; n < F::kTiles; n += 2) {
+      uint32_t x[F::kRounds ? 1 : 2][4];
+      KVC_UNROLL
+      for (int h = 0; h < (F::kRounds ? 1 : 2); ++h)
+        LoadMatrices<false>(x[h], &s.x[h][t + 8 * n][k + Lane() / 8 % 2 * 8]);
+      KVC_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        RightFactor<!F::kRounds> right;
+        KVC_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          right.high[i] = x[0][j / 2 * 2 + i];
+          if constexpr (!F::kRounds) right.low[i] = x[1][j / 2 * 2 + i];
+        }
+        MmaSplit<F16Halves>(sum[j % 2][n + j / 2], w[j % 2], right);
+      }
+    }
+  }
+}
+
+// The columns of a lane, of 32 from column k on: of eight bits 4 l .. 4 l + 3 of each 16, l its place among
+// four, of four bits 8 l .. 8 l + 7. Two fragments of the tensor cores have them.
+template <typename F>
+KVC_DEVICE void ReadColumns(const uint16_t* row, int k, uint32_t (&first)[2], uint32_t (&second)[2]) {
+  if constexpr (F::T == WeightType::kInt8) {
+    const uint2 a = *reinterpret_cast<const uint2*>(row + k + Lane() % 4 * 4),
+                b = *reinterpret_cast<const uint2*>(row + k + 16 + Lane() % 4 * 4);
+    first[0] = a.x, first[1] = a.y, second[0] = b.x, second[1] = b.y;
+  } else {
+    const uint4 v = *reinterpret_cast<const uint4*>(row + k + Lane() % 4 * 8);
+    first[0] = v.x, first[1] = v.y, second[0] = v.z, second[1] = v.w;
+  }
+}
+template <typename F>
+KVC_DEVICE void ReadTokens(const FewStage<F>& s, int k, RightFactor<!F::kRounds> (&x)[F::kTiles][2]) {
+  KVC_UNROLL
+  for (int n = 0; n < F::kTiles; ++n) {
+    const int token = 8 * n + Lane() / 4;
+    ReadColumns<F>(s.x[0][token], k, x[n][0].high, x[n][1].high);
+    if constexpr (!F::kRounds) ReadColumns<F>(s.x[1][token], k, x[n][0].low, x[n][1].low);
+  }
+}
+
+// The codes of 32 columns from column k on, of the warp's two times 16 rows. A matrix of ldmatrix has eight
+// rows and, of eight bits, 16 of the columns, so that four are 16 rows; of four bits 32, and four all rows.
+template <typename F>
+KVC_DEVICE void ReadCodes(const FewStage<F>& s, int k, LeftFactor<false> (&w)[2][2]) {
+  constexpr bool kBytes = F::T == WeightType::kInt8;
+  const int row0 = WarpOfBlock() * kRowsOfWarp;
+  uint32_t codes[kBytes ? 2 : 1][4];
+  KVC_UNROLL
+  for (int m = 0; m < (kBytes ? 2 : 1); ++m) {
+    const uint8_t* at =
+        kBytes ? &s.w[row0 + 16 * m + Lane() % 16][k + Lane() / 16 * 16] : &s.w[row0 + Lane()][k / 2];
+    LoadMatrices<false>(codes[m], reinterpret_cast<const uint16_t*>(at));
+  }
+  KVC_UNROLL
+  for (int m = 0; m < 2; ++m) {
+    KVC_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      KVC_UNROLL
+      for (int i = 0; i < 2; ++i) {  // rows, and rows eight further on
+        const uint32_t word = kBytes ? codes[kBytes ? m : 0][2 * j + i] : codes[0][2 * m + i];
+        const uint2 halves = UnpackFourHalves<F::T>({word, word, word, word}, kBytes ? 0 : j);
+        w[m][j].high[i] = halves.x, w[m][j].high[2 + i] = halves.y;
+      }
+    }
+  }
+}
+
+// The same of codes: sums of 32 columns first, which their scale is taken to.
+template <typename F>
+KVC_DEVICE void MultiplyCodes(const FewStage<F>& s, FewSums<F>& sum) {
+  KVC_UNROLL
+  for (int k = 0; k < kDepth; k += kCodesAtOnce) {
+    RightFactor<!F::kRounds> x[F::kTiles][2];
+    ReadTokens<F>(s, k, x);
+    LeftFactor<false> w[2][2];
+    ReadCodes<F>(s, k, w);
+    KVC_UNROLL
+    for (int m = 0; m < 2; ++m) {
+      const float* scale = s.scale[k / kCodesAtOnce] + WarpOfBlock() * kRowsOfWarp + 16 * m + Lane() / 4;
+      const float low = scale[0], high = scale[8];
+      KVC_UNROLL
+      for (int n = 0; n < F::kTiles; ++n) {
+        float tile[4] = {};
+        KVC_UNROLL
+        for (int j = 0; j < 2; ++j) MmaSplit<F16Halves>(tile, w[m][j], x[n][j]);
+        KVC_UNROLL
+        for (int i = 0; i < 4; ++i) sum[m][n][i] += tile[i] * (i < 2 ? low : high);
+      }
+    }
+  }
+}
+
+// Outputs of a thread, at their rows and tokens.
+template <typename F>
+KVC_DEVICE void StoreSums(const FewOperands<F>& o, const FewSums<F>& sum) {
+  KVC_UNROLL
+  for (int m = 0; m < 2; ++m) {
+    KVC_UNROLL
+    for (int n = 0; n < F::kTiles; ++n) {
+      KVC_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int32_t row = o.row0 + WarpOfBlock() * kRowsOfWarp + 16 * m + Lane() / 4 + i / 2 * 8,
+                      token = 8 * n + Lane() % 4 * 2 + i % 2;
+        if (row < o.w.rows && token < o.tokens.n)
+          StoreOutput(o.p, o.w, o.first, o.w.first + row, o.tokens.first + token,
+                      sum[m][n][i] * o.p.halves.factors[o.tokens.RowOfX(token)]);
+      }
+    }
+  }
+}
+
+// Four sums of a thread of a tile, of one part.
+template <int kTokens>
+KVC_DEVICE float4* SumsAt(const Cut& cut, int32_t part) {
+  const int64_t tiles = static_cast<int64_t>(gridDim.x) * gridDim.y;
+  const int64_t tile = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
+  return reinterpret_cast<float4*>(cut.sums) + (part * tiles + tile) * (kTokens / 4) * kThreads +
+         ThreadOfBlock();
+}
+
+template <typename F>
+KVC_DEVICE void PutSums(const Cut& cut, const FewSums<F>& sum) {
+  float4* to = SumsAt<F::kTokens>(cut, static_cast<int32_t>(blockIdx.z));
+  KVC_UNROLL
+  for (int m = 0; m < 2; ++m) {
+    KVC_UNROLL
+    for (int n = 0; n < F::kTiles; ++n)
+      to[(m * F::kTiles + n) * kThreads] = {sum[m][n][0], sum[m][n][1], sum[m][n][2], sum[m][n][3]};
+  }
+}
+
+template <typename F>
+__global__ void __launch_bounds__(kThreads, 2) gemm_few(const Product p, const Cut cut) {
+  KVC_SHARED(FewStage<F>, stages);
+  constexpr int kAhead = kStages<F> - 1;
+  static_assert(kAhead > 0);
+  const TokenTile mine = TileOf<F::kExperts>(p, static_cast<int32_t>(blockIdx.y), F::kTokens);
+  if (F::kExperts && mine.n <= 0) return;
+  const Part& w = PartOfBlock(p, static_cast<int32_t>(blockIdx.x));
+  FewOperands<F> o{p, w, mine, (static_cast<int32_t>(blockIdx.x) - w.first_block) * kRows,
+                   F::kExperts ? mine.FirstRow(w) : 0};
+  o.Begin();
+  const int32_t begin = static_cast<int32_t>(blockIdx.z) * cut.stages,
+                n = min(cut.stages, (p.cols + kDepth - 1) / kDepth - begin);
+  uint16_t scale[F::kScales] = {};
+  KVC_UNROLL
+  for (int i = 0; i < kAhead; ++i) {
+    if (i < n) {
+      o.CopyStage((begin + i) * kDepth, stages + i);
+      if constexpr (F::kCodes) {
+        o.ReadScales((begin + i) * kDepth, scale);
+        o.PutScales(scale, stages + i);
+      }
+    }
+    CloseCopies();
+  }
+  FewSums<F> sum = {};
+  int now = 0, next = kAhead;  // of the stages in shared memory
+  for (int32_t i = 0; i < n; ++i) {
+    WaitForCopies<kAhead - 1>();
+    __syncthreads();
+    const bool more = i + kAhead < n;
+    if (more) {
+      o.CopyStage((begin + i + kAhead) * kDepth, stages + next);
+      if constexpr (F::kCodes) o.ReadScales((begin + i + kAhead) * kDepth, scale);
+    }
+    CloseCopies();
+    if constexpr (F::kCodes) {
+      MultiplyCodes<F>(stages[now], sum);
+      if (more) o.PutScales(scale, stages + next);
+    } else {
+      MultiplyHalves<F>(stages[now], sum);
+    }
+    now = now + 1 == kStages<F> ? 0 : now + 1;
+    next = next + 1 == kStages<F> ? 0 : next + 1;
+  }
+  if (cut.n_parts > 1) {
+    PutSums<F>(cut, sum);
+  } else {
+    StoreSums<F>(o, sum);
+  }
+}
+
+// Sums of a tile's parts, in their order, of 16 outputs of a warp and eight tokens. The grid is that of
+// gemm_few but for its parts, in whose place are these.
+template <int kTokens>
+__global__ void __launch_bounds__(kThreads) join_few(const Product p, const Cut cut) {
+  const TokenTile mine = TileOf<false>(p, static_cast<int32_t>(blockIdx.y), kTokens);
+  const Part& w = PartOfBlock(p, static_cast<int32_t>(blockIdx.x));
+  const int z = static_cast<int>(blockIdx.z), m = z / (kTokens / 8), n = z % (kTokens / 8);
+  float sum[4] = {};
+  KVC_UNROLL_BY(8)
+  for (int32_t part = 0; part < cut.n_parts; ++part) {
+    const float4 v = SumsAt<kTokens>(cut, part)[z * kThreads];
+    sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+  }
+  const int32_t row0 = (static_cast<int32_t>(blockIdx.x) - w.first_block) * kRows +
+                       WarpOfBlock() * kRowsOfWarp + 16 * m + Lane() / 4;
+  KVC_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int32_t row = row0 + i / 2 * 8, token = 8 * n + Lane() % 4 * 2 + i % 2;
+    if (row < w.rows && token < mine.n)
+      StoreOutput(p, w, 0, w.first + row, mine.first + token, sum[i] * p.halves.factors[mine.RowOfX(token)]);
+  }
+}
+
+template <typename F>
+constexpr size_t kSharedOf = kStages<F> * sizeof(FewStage<F>);
+
+template <typename F>
+void AddForm(KernelLoader* loader) {
+  KVC_ADD(loader, gemm_few<F>, kSharedOf<F>);
+}
+template <WeightType T, bool kRounds, bool kExperts>
+void AddForms(KernelLoader* loader) {
+  AddForm<FewForm<T, kRounds, kExperts, 16>>(loader);
+  AddForm<FewForm<T, kRounds, kExperts, 32>>(loader);
+  AddForm<FewForm<T, kRounds, kExperts, 64>>(loader);
+}
+
+// Parts of a product of so many tiles, in stages: what a block does one after the other is to be the least,
+// its stages and, in stages too, its start and, of parts, what is written and read of sums. All blocks of
+// parts run at once.
+Cut CutOf(int32_t tiles, int32_t stages, int tokens, const ProductRoom& room, int32_t multiprocessors) {
+  constexpr int32_t kStart = 2;
+  const int32_t at_once = kFewBlocks * multiprocessors, joins = tokens / 16;
+  Cut best{1, stages, room.sums};
+  int32_t least = (tiles + at_once - 1) / at_once * (stages + kStart);
+  for (int32_t n = 2; n * tiles <= at_once && n * kLeastStages <= stages; ++n) {
+    const int32_t of_part = (stages + n - 1) / n;
+    const bool fits = int64_t{n} * tiles * kRows * tokens <= room.n_sums;
+    if (!fits || of_part + kStart + joins >= least) continue;
+    least = of_part + kStart + joins, best.stages = of_part;
+    best.n_parts = (stages + of_part - 1) / of_part;  // none is empty
+  }
+  return best;
+}
+
+template <typename F>
+cudaError_t LaunchForm(Product p, const ProductRoom& room, CudaStream& stream) {
+  const int32_t blocks = NumberBlocks(&p, kRows), tiles = TileBlocks(p, F::kTokens),
+                stages = (p.cols + kDepth - 1) / kDepth;
+  Cut cut{1, stages, nullptr};
+  if (!F::kExperts) cut = CutOf(blocks * tiles, stages, F::kTokens, room, stream.traits().multiprocessors);
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles),
+                  static_cast<unsigned>(cut.n_parts));
+  const cudaError_t e = KVC_LAUNCH(gemm_few<F>, grid, dim3(kThreads), kSharedOf<F>, stream, p, cut);
+  if constexpr (!F::kExperts) {
+    if (e == cudaSuccess && cut.n_parts > 1)
+      return KVC_LAUNCH(join_few<F::kTokens>, dim3(grid.x, grid.y, 2 * F::kTiles), dim3(kThreads), 0, stream,
+                        p, cut);
+  }
+  return e;
+}
+
+template <WeightType T, bool kRounds, bool kExperts>
+cudaError_t LaunchFew(const Product& p, const ProductRoom& room, CudaStream& stream) {
+  const int32_t tokens = FewTokens(p.n);
+  if (tokens == 16) return LaunchForm<FewForm<T, kRounds, kExperts, 16>>(p, room, stream);
+  if (tokens == 32) return LaunchForm<FewForm<T, kRounds, kExperts, 32>>(p, room, stream);
+  return LaunchForm<FewForm<T, kRounds, kExperts, 64>>(p, room, stream);
+}
+template <WeightType T>
+cudaError_t LaunchType(const Product& p, const ProductRoom& room, CudaStream& stream) {
+  if (p.tiles != nullptr) return LaunchFew<T, true, true>(p, room, stream);
+  return p.halves.low == nullptr ? LaunchFew<T, true, false>(p, room, stream)
+                                 : LaunchFew<T, false, false>(p, room, stream);
+}
+
+}  // namespace
+
+void AddGemmFewKernels(KernelLoader* loader) {
+  AddForms<WeightType::kF16, true, false>(loader), AddForms<WeightType::kF16, true, true>(loader);
+  AddForms<WeightType::kInt8, true, false>(loader), AddForms<WeightType::kInt8, true, true>(loader);
+  AddForms<WeightType::kInt4, true, false>(loader), AddForms<WeightType::kInt4, true, true>(loader);
+  // Of two numbers: routers, and all with KVC_CUDA_ROUND=0 but experts.
+  AddForms<WeightType::kF16, false, false>(loader), AddForms<WeightType::kInt8, false, false>(loader);
+  AddForms<WeightType::kInt4, false, false>(loader);
+  KVC_ADD(loader, join_few<16>, 0), KVC_ADD(loader, join_few<32>, 0), KVC_ADD(loader, join_few<64>, 0);
+}
+
+bool HasGemmFew(const Product& p, WeightType form) {
+  return p.n <= kMostFewRows && form != WeightType::kF32 && (p.halves.low == nullptr || p.tiles == nullptr);
+}
+
+cudaError_t GemmFew(const Product& p, WeightType form, const ProductRoom& room, CudaStream& stream) {
+  switch (form) {
+    case WeightType::kInt8:
+      return LaunchType<WeightType::kInt8>(p, room, stream);
+    case WeightType::kInt4:
+      return LaunchType<WeightType::kInt4>(p, room, stream);
+    default:
+      return LaunchType<WeightType::kF16>(p, room, stream);
+  }
+}
+
+}  // namespace kvc::cuda
