@@ -381,9 +381,9 @@ KVC_API kvc_status  kvc_session_restore_memory(kvc_model *model, const uint8_t *
  * DEBUG: what compression left of a prompt. INFO: a model opened; a session saved, restored; one that is full and from
  * now on drops entries (on_full); whether cuBLASLt multiplies prompts. WARNING: fewer threads than asked for, an
  * unknown instruction set in KVC_ISA, a cuBLASLt that fails, a GPU that takes kernels one by one, max_tokens beyond the
- * trained context, a model that is read as its offset cannot be mapped, a call that fails with KVC_E_MEMORY. ERROR:
- * nothing so far; what fails is in the status and kvc_last_error(). Names and figures, never text or tokens; for
- * people: the words may change. */
+ * trained context, a policy that merges values of four bits, a model that is read as its offset cannot be mapped, a
+ * call that fails with KVC_E_MEMORY. ERROR: nothing so far; what fails is in the status and kvc_last_error(). Names and
+ * figures, never text or tokens; for people: the words may change. */
 typedef void (*kvc_log_fn)(void *user, int32_t level, const char *text);
 KVC_API void        kvc_set_log(int32_t min_level, kvc_log_fn fn, void *user);  /* [any] */
 #endif

@@ -1,5 +1,4 @@
-// Reads the golden files of tests/data/goldens (their README in docs/testing.md): reference values that were
-// not made by this library.
+// Reads the golden files of tests/data/goldens: reference values that were not made by this library.
 #pragma once
 #include <cmath>
 #include <cstdio>
