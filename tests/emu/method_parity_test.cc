@@ -86,7 +86,6 @@ INSTANTIATE_TEST_SUITE_P(
                     "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical",
                     "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical,aha_units=scaled",
                     "ahakv:budget=24,kv=f32,recent=8,allocator=ada", "h2o:budget=24,kv=f32,h2o_norm=count",
-                    "full:kv=int4,quant_group=16", "full:kv=int8,quant_group=16,key_axis=channel",
                     "streaming:budget=48,kv=int8,quant_group=16,residual=16",
                     "snapkv:budget=24,window=8,kv=int8,quant_group=16,decode=reobserve,slack=4",
                     "snapkv:budget=24,kv=f32,window=8,pool_rows_first=1,reducer=rest",
@@ -110,16 +109,16 @@ TEST_P(HeadsOf64Parity, KeepsTheSame) {
   ExpectSame(bytes, GetParam(), kLogitsOfHalves);
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, HeadsOf64Parity,
-                         testing::Values("full:kv=f16", "h2o:budget=24,kv=f16", "tova:budget=24,kv=f16",
-                                         "quest:read=48,read_skip=0,kv=f16",
-                                         "ahakv:budget=24,kv=f16,recent=8", "full:kv=bf16",
-                                         "snapkv:budget=24,kv=bf16,window=8", "h2o:budget=24,kv=bf16",
-                                         "full:kv=int8,residual=0", "h2o:budget=24,kv=int8,residual=0",
-                                         "full:kv=int4,quant_group=64,residual=0",
-                                         "tova:budget=24,kv=int8,kv_values=int4,residual=0",
-                                         "ahakv:budget=24,kv=int8,recent=8", "full:kv=int8"),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Policies, HeadsOf64Parity,
+    testing::Values("full:kv=f16", "h2o:budget=24,kv=f16", "tova:budget=24,kv=f16",
+                    "quest:read=48,read_skip=0,kv=f16", "ahakv:budget=24,kv=f16,recent=8", "full:kv=bf16",
+                    "snapkv:budget=24,kv=bf16,window=8", "h2o:budget=24,kv=bf16", "full:kv=int8,residual=0",
+                    "h2o:budget=24,kv=int8,residual=0", "full:kv=int4,quant_group=64,residual=0",
+                    "tova:budget=24,kv=int8,kv_values=int4,residual=0", "ahakv:budget=24,kv=int8,recent=8",
+                    "full:kv=int8", "full:kv=int4,quant_group=16",
+                    "full:kv=int8,quant_group=16,key_axis=channel"),
+    NameOf);
 
 // Sinks join every softmax that a method sees.
 class SinkParity : public testing::TestWithParam<const char*> {};
