@@ -352,7 +352,7 @@ std::vector<std::string> RecordsOf(const std::string& log) {
 // library did not make (tests/vectors/oracle/make_score_vectors.py).
 TEST(ToolScore, UtilitiesAndRetrievalAreThoseOfTheReference) {
   const TemporaryFolder folder;
-  const Json golden = Json::parse(ReadWholeFile(KVC_SOURCE_DIR "/tests/data/goldens/model/score.json"));
+  const Json golden = Json::parse(ReadWholeFile(KVC_SOURCE_DIR "/tests/data/reference/score.json"));
   const std::string model = folder.Path("f32.kvc"), task = folder.Write("task.jsonl", golden["task"].dump());
   ExpectGood(RunKvc({"convert", KVC_SOURCE_DIR "/models/recall", model, "--weights", "f32"}));
   ExpectGood(RunKvc({"score", model, "--data", task, "--utility", "nll", "--sizes", golden["size"].dump(),
@@ -383,7 +383,7 @@ TEST(ToolScore, UtilitiesAndRetrievalAreThoseOfTheReference) {
 // below 1/N.
 TEST(ToolScore, StopsWhereTheRunsAgree) {
   const TemporaryFolder folder;
-  const Json golden = Json::parse(ReadWholeFile(KVC_SOURCE_DIR "/tests/data/goldens/model/score.json"));
+  const Json golden = Json::parse(ReadWholeFile(KVC_SOURCE_DIR "/tests/data/reference/score.json"));
   const std::string out = folder.Path("s.json");
   ExpectGood(RunKvc({"score", KVC_RECALL, "--data", folder.Write("task.jsonl", golden["task"].dump()),
                      "--utility", "nll", "--sizes", "12", "--out", out}));
