@@ -97,6 +97,7 @@ int64_t MostKeptBytes(size_t total) {
 // What a call for memory said, if it failed: kMemory promises that it can be had later.
 Status NoMemory(cudaError_t e, const char* what, int64_t bytes) {
   if (e != cudaErrorMemoryAllocation) return Check(e, what);
+  cudaGetLastError();
   return Error(Code::kMemory, "no memory on the device for %s: %lld bytes", what,
                static_cast<long long>(bytes));
 }
@@ -208,10 +209,7 @@ Status CudaDevice::Allocate(int64_t bytes, const char* what, DeviceBytes* out) {
   void* at = nullptr;
   *out = {};
   const cudaError_t e = kept_.Take(bytes, &at);
-  if (e != cudaSuccess) {
-    cudaGetLastError();
-    return NoMemory(e, what, bytes);
-  }
+  if (e != cudaSuccess) return NoMemory(e, what, bytes);
   *out = AddressOf(static_cast<uint8_t*>(at));
   return {};
 }
@@ -339,10 +337,7 @@ Result<double> CudaDevice::MeasureBandwidth(Span<const Matrix* const>) {
   constexpr int64_t kBytes = 128 << 20;
   void* memory = nullptr;
   const cudaError_t taken = kept_.Allocate(2 * kBytes, &memory);
-  if (taken != cudaSuccess) {
-    cudaGetLastError();
-    return NoMemory(taken, "a measurement", 2 * kBytes);
-  }
+  if (taken != cudaSuccess) return NoMemory(taken, "a measurement", 2 * kBytes);
   uint8_t* const to = static_cast<uint8_t*>(memory);
   cudaStream_t stream = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;

@@ -337,7 +337,7 @@ class Wave {
     }
   }
 
-  // *reports: where the next row that asks has its report.
+  // *reports: where the next row that asks has its report; null: none asks.
   void WriteRow(int32_t r, const RowAngles& angles, const ChoiceRoom& room, HeadLengths** reports,
                 Packet* packet, RowParams* to) const {
     const StepRow& row = a_.rows[first_ + r];
@@ -347,7 +347,8 @@ class Wave {
     const Head* heads = nullptr;
     to->cache = Records(r).Write(packet, &heads);
     WriteRead(r, room, heads, packet, to);
-    if (!HostRecords(row, a_.layer).Known(end_only_)) to->report = *reports, *reports += g;
+    if (*reports != nullptr && !HostRecords(row, a_.layer).Known(end_only_))
+      to->report = *reports, *reports += g;
     to->position = row.position;
     to->angles = angles.angles + int64_t{first_ + r} * d;
     to->n_instrs = plan.n_instrs;

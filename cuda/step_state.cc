@@ -8,12 +8,13 @@ namespace kvc::cuda {
 
 // ---- angles ----
 
+bool StepAngles::IsOf(const StepArgs& a) const {
+  return std::equal(positions_.begin(), positions_.end(), a.rows, a.rows + a.n_rows,
+                    [](int32_t position, const StepRow& row) { return position == row.position; });
+}
+
 const RowAngles* StepAngles::Find(const StepArgs& a) const {
-  const auto n = static_cast<size_t>(a.n_rows);
-  if (known_.empty() || positions_.size() != n) return nullptr;
-  for (size_t r = 0; r < n; ++r) {
-    if (positions_[r] != a.rows[r].position) return nullptr;
-  }
+  if (known_.empty() || !IsOf(a)) return nullptr;
   for (const Known& known : known_) {
     if (known.rope == a.rope) return &known.at;
   }
@@ -21,13 +22,10 @@ const RowAngles* StepAngles::Find(const StepArgs& a) const {
 }
 
 void StepAngles::Note(const StepArgs& a, const RowAngles& at) {
-  const auto n = static_cast<size_t>(a.n_rows);
-  bool same = positions_.size() == n;
-  for (size_t r = 0; same && r < n; ++r) same = positions_[r] == a.rows[r].position;
-  if (!same) {
+  if (!IsOf(a)) {
     known_.clear();
-    positions_.resize(n);
-    for (size_t r = 0; r < n; ++r) positions_[r] = a.rows[r].position;
+    positions_.clear();
+    for (int32_t r = 0; r < a.n_rows; ++r) positions_.push_back(a.rows[r].position);
   }
   known_.push_back({a.rope, at});
 }

@@ -29,6 +29,7 @@ class StepAngles {
     const Rope* rope;
     RowAngles at;
   };
+  bool IsOf(const StepArgs& a) const;  // the rows are those of what is known
   std::vector<Known> known_;
   std::vector<int32_t> positions_;  // of the rows
 };
