@@ -172,11 +172,9 @@ SelectRule Compressor::SelectRuleNow() const {
 }
 
 MergeRule Compressor::MergeRuleNow() const {
-  MergeRule rule;
-  if (policy().keeps_all() || policy().reducer->kind == MergeKind::kNone) return rule;
-  rule.kind = policy().reducer->kind;
+  if (policy().keeps_all() || policy().reducer->kind == MergeKind::kNone) return {};
+  MergeRule rule = policy().merge_rule();
   rule.sums = plan_.merge_sums(), rule.counts = plan_.merge_counts();
-  if (policy().reducer->merge != nullptr) policy().reducer->merge(policy(), &rule);
   return rule;
 }
 

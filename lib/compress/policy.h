@@ -53,6 +53,7 @@ struct Policy {
   int32_t n_rest() const { return !keeps_all() && reducer->kind == MergeKind::kIntoRest ? 1 : 0; }
   bool quantises() const;           // some head stores codes of 8 or 4 bits
   int32_t codes_a_byte() const;     // the most that some head may store: 4 of 2 bits, 2 of 4, 1
+  MergeRule merge_rule() const;     // what its options say; which side values it takes is the compressor's
   bool merges_small_codes() const;  // values of 4 bits or fewer are merged, and coded anew each time
   bool compresses_once() const {    // what comes behind a compressed prompt is kept whole
     return !keeps_all() && scorer->reading != nullptr && Flag(OptionId::kOnce);

@@ -292,16 +292,20 @@ int32_t Policy::codes_a_byte() const {
   return std::any_of(levels.begin(), levels.end(), four) ? 2 : 1;
 }
 
-bool Policy::merges_small_codes() const {
-  if (keeps_all() || (reducer->kind != MergeKind::kIntoNext && reducer->kind != MergeKind::kSpread))
-    return false;
+MergeRule Policy::merge_rule() const {
   MergeRule rule;
+  if (keeps_all()) return rule;
   rule.kind = reducer->kind;
   if (reducer->merge != nullptr) reducer->merge(*this, &rule);
+  return rule;
+}
+
+bool Policy::merges_small_codes() const {
+  const MergeKind kind = merge_rule().kind;
+  if (kind != MergeKind::kIntoNext && kind != MergeKind::kSpread) return false;
   const bool own =
       quantises() && Int(OptionId::kKv) != kStoreMixed && Int(OptionId::kKvValues) != kValuesSame;
-  return rule.kind != MergeKind::kNone &&
-         (own ? Int(OptionId::kKvValues) != kValuesInt8 : codes_a_byte() > 1);
+  return own ? Int(OptionId::kKvValues) != kValuesInt8 : codes_a_byte() > 1;
 }
 
 bool Policy::wants_head_scores() const {
