@@ -308,7 +308,11 @@ void NoteNothingDrawn(const CLI::App& app, const SessionOptions& options) {
 
 void NoteBeyondTraining(const Model& model, const Policy& policy, int64_t n_tokens) {
   const int32_t trained = model.info().max_tokens;
-  if (n_tokens <= trained || policy.Describe().find("pos_mode=incache") != std::string::npos) return;
+  const std::vector<std::string> of_policy = PolicyOptions(policy.Describe());
+  const auto has = [&](const char* option) {
+    return std::find(of_policy.begin(), of_policy.end(), option) != of_policy.end();
+  };
+  if (n_tokens <= trained || (has("pos_mode=incache") && has("decode=step"))) return;
   Note("kvc: note: " + FormatCount(n_tokens) + " tokens are beyond the " + FormatCount(trained) +
        " that this model was trained for: what it says past those is worth little");
 }

@@ -76,7 +76,7 @@ kvc_sampling Sampling(const SessionOptions& options);
 // Says so when options for drawing tokens were given, and the likeliest is taken.
 void NoteNothingDrawn(const CLI::App& app, const SessionOptions& options);
 // Says so when a session of so many tokens goes beyond what the model was trained for.
-// Nothing where positions are counted in the cache (pos_mode=incache), which a budget keeps small.
+// Nothing where positions are counted in a cache that stays small (pos_mode=incache, decode=step).
 void NoteBeyondTraining(const Model& model, const Policy& policy, int64_t n_tokens);
 // Of a session that is full, what the command line could have said instead; any other failure as it is.
 [[noreturn]] void RethrowWithRoom(const StatusFailure& failure, const Model& model,

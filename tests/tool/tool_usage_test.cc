@@ -349,6 +349,11 @@ TEST(ToolPlan, SaysWhenAContextIsBeyondTraining) {
   }
   // Positions that are counted in the cache stay where the model was trained.
   EXPECT_EQ(RunKvc({"plan", KVC_RECALL, "--context", "5000", "--policy", "streaming:budget=64"}).err, "");
+  EXPECT_NE(RunKvc({"plan", KVC_RECALL, "--context", "900", "--max-tokens", "500", "--policy",
+                    "snapkv:budget=64,pos_mode=incache"})
+                .err.find("beyond the 1,024"),
+            std::string::npos)
+      << "steps keep everything";
   EXPECT_EQ(RunKvc({"plan", KVC_RECALL, "--context", "5000", "--json"}).Json()["beyond_trained_context"],
             true);
   const nlohmann::json within = RunKvc({"plan", KVC_RECALL, "--context", "900", "--json"}).Json();
