@@ -37,11 +37,7 @@ class RefusedCalls : public testing::TestWithParam<const char*> {
   // keeps: what was freed is there when a call is refused, so that few are.
   void Open(bool keeps) {
     test::SetVariable("KVC_CUDA_KEEP", keeps ? "1" : "0");
-    ModelParams params;
-    params.device = "emu", params.threads = 1;
-    auto model = Model::OpenMemory(bytes_.data(), static_cast<int64_t>(bytes_.size()), params);
-    ASSERT_TRUE(model.ok()) << model.status().message();
-    model_ = std::move(model.value());
+    model_ = test::OpenEmulated(bytes_, 1);
   }
   void TearDown() override { emu::GetOptions() = {}; }
 
@@ -198,12 +194,9 @@ TEST_P(DeviceFailureInAStep, TearsItsSessionAlone) {
   const std::string policy = GetParam().policy;
   test::SetVariable("KVC_CUDA_GRAPHS", "0");  // every kernel is a call
   const test::AlignedBytes bytes = test::TinyModelBytes({});
-  ModelParams params;
-  params.device = "emu";
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  ASSERT_TRUE(model.ok());
+  const auto model = test::OpenEmulated(bytes);
   const auto fed = [&] {
-    auto session = test::NewSession(model.value(), policy);
+    auto session = test::NewSession(model, policy);
     EXPECT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
     return session;
   };
@@ -258,13 +251,10 @@ INSTANTIATE_TEST_SUITE_P(Policies, DeviceFailureInAStep,
 // A prompt works on records of its own: what fails in it leaves the session as it was.
 TEST(DeviceFailure, APromptThatFailsLeavesTheSessionAsItWas) {
   const test::AlignedBytes bytes = test::TinyModelBytes({});
-  ModelParams params;
-  params.device = "emu";
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  ASSERT_TRUE(model.ok());
+  const auto model = test::OpenEmulated(bytes);
   const std::string policy = "snapkv:budget=24,window=8";
   const auto run = [&](int64_t refused_after) {
-    auto session = test::NewSession(model.value(), policy);
+    auto session = test::NewSession(model, policy);
     EXPECT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
     std::vector<int32_t> tokens = test::Steps(*session, 3);
     emu::GetCalls() = {};
@@ -294,16 +284,13 @@ TEST(DeviceFailure, ManySessionsWithoutMemoryForTheirRecords) {
   test::TinyModelOptions options;
   options.n_layers = 1, options.n_heads = options.n_kv_heads = 8;
   const test::AlignedBytes bytes = test::TinyModelBytes(options);
-  ModelParams params;
-  params.device = "emu", params.threads = 1;
   const std::vector<int32_t> tokens = test::TinyPrompt(kSessions, 5);
   int64_t calls[static_cast<int>(Call::kCount)] = {};
   // The logits of some of the sessions; *refused: whether the call said so, and was repeated.
   const auto run = [&](Call call, int64_t after, int64_t n, bool* refused) {
-    auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-    EXPECT_TRUE(model.ok()) << model.status().message();
+    const auto model = test::OpenEmulated(bytes, 1);
     std::vector<std::unique_ptr<Session>> sessions;
-    sessions.push_back(test::NewSession(model.value(), "full"));
+    sessions.push_back(test::NewSession(model, "full"));
     EXPECT_TRUE(sessions[0]->Prefill(test::TinyPrompt(200), true).ok());
     std::vector<Session*> all = {sessions[0].get()};
     while (sessions.size() < kSessions) {
@@ -409,11 +396,7 @@ class DeviceDraft : public testing::Test {
 
   void Open(const test::TinyModelOptions& options, int n_prompt) {
     bytes_ = test::TinyModelBytes(options);
-    ModelParams params;
-    params.device = "emu", params.threads = 1;
-    auto model = Model::OpenMemory(bytes_.data(), static_cast<int64_t>(bytes_.size()), params);
-    ASSERT_TRUE(model.ok()) << model.status().message();
-    model_ = std::move(model.value());
+    model_ = test::OpenEmulated(bytes_, 1);
     base_ = test::NewSession(model_, "full");
     ASSERT_TRUE(base_->Prefill(test::TinyPrompt(n_prompt), true).ok());
     const float never[] = {-INFINITY};
@@ -517,14 +500,11 @@ TEST(DeviceFailure, ACancelDuringAReplay) {
   test::TinyModelOptions options;
   options.n_layers = 8;
   const test::AlignedBytes bytes = test::TinyModelBytes(options);
-  ModelParams params;
-  params.device = "emu";
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  ASSERT_TRUE(model.ok());
+  const auto model = test::OpenEmulated(bytes);
   for (const char* policy : {"full", "h2o:budget=24", "streaming:budget=24,kv=int8,quant_group=16"}) {
     SCOPED_TRACE(policy);
     const auto fed = [&] {
-      auto session = test::NewSession(model.value(), policy);
+      auto session = test::NewSession(model, policy);
       EXPECT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
       EXPECT_EQ(test::Steps(*session, 3).size(), 3u);  // from here on pieces are graphs
       return session;

@@ -205,18 +205,15 @@ TEST_F(OpenTest, AnotherThreadCapturesAGraph) {
   emu::GetOptions().capturing = true;
   void* memory = nullptr;
   ASSERT_EQ(cudaMalloc(&memory, 1), cudaErrorStreamCaptureUnsupported) << "what the library must not do";
-  ModelParams params;
-  params.device = "emu", params.threads = 1;
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  ASSERT_TRUE(model.ok()) << model.status().message();
+  auto model = test::OpenEmulated(bytes, 1);
   for (const char* policy : {"full", "h2o:budget=24", "snapkv:budget=24,window=8,kv=int8,quant_group=16"}) {
-    auto session = test::NewSession(model.value(), policy);
+    auto session = test::NewSession(model, policy);
     ASSERT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
     EXPECT_EQ(test::Steps(*session, 40).size(), 40u);
     EXPECT_TRUE(test::AllFinite(test::LogitsOf(*session)));
     EXPECT_EQ(emu::CaptureMode(), CU_STREAM_CAPTURE_MODE_GLOBAL);
   }
-  model.value().reset();
+  model.reset();
   EXPECT_EQ(emu::GetCalls().disturbing, disturbing + 1);
 }
 
@@ -236,11 +233,8 @@ int UseInChild(Session* session) {
 
 TEST_F(OpenTest, AChildOfTheProcess) {
   const test::AlignedBytes bytes = test::TinyModelBytes({});
-  ModelParams params;
-  params.device = "emu", params.threads = 1;
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  ASSERT_TRUE(model.ok()) << model.status().message();
-  auto session = test::NewSession(model.value(), "h2o:budget=24");
+  auto model = test::OpenEmulated(bytes, 1);
+  auto session = test::NewSession(model, "h2o:budget=24");
   ASSERT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
   ASSERT_EQ(test::Steps(*session, 4).size(), 4u);
   const pid_t child = ::fork();
@@ -248,7 +242,7 @@ TEST_F(OpenTest, AChildOfTheProcess) {
     alarm(60);
     const int failed = UseInChild(session.get());
     session.reset();
-    model.value().reset();
+    model.reset();
     ::_exit(failed);
   }
   int status = 0;

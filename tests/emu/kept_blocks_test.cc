@@ -52,11 +52,7 @@ class KeptBlocks : public testing::Test {
   }
 
   std::shared_ptr<const Model> OpenModel(int64_t memory_limit = 0) {
-    ModelParams params;
-    params.device = "emu", params.threads = 1, params.memory_limit = memory_limit;
-    auto model = Model::OpenMemory(bytes_.data(), static_cast<int64_t>(bytes_.size()), params);
-    EXPECT_TRUE(model.ok()) << model.status().message();
-    return model.value();
+    return test::OpenEmulated(bytes_, 1, memory_limit);
   }
   // From the beginning, so that nothing grows with the cache.
   static void Turn(Session& session, int n) {

@@ -371,11 +371,8 @@ TEST_P(SessionGraphsTest, StepsOfASession) {
     std::vector<std::vector<float>> logits;
     for (const char* graphs : {"0", "1"}) {
       ::setenv("KVC_CUDA_GRAPHS", graphs, 1);
-      ModelParams params;
-      params.device = "emu";
-      auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-      ASSERT_TRUE(model.ok()) << model.status().message();
-      const auto session = test::NewSession(model.value(), c.policy);
+      const auto model = test::OpenEmulated(bytes);
+      const auto session = test::NewSession(model, c.policy);
       ASSERT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
       test::FeedTokens(*session, test::TinyPrompt(40, 3));  // every ring is full
       test::LogitsOf(*session);                             // kernels run when somebody waits
@@ -415,11 +412,8 @@ TEST_P(SessionGraphsTest, TheHostKnowsWhatTheDeviceHas) {
   }
   for (const StepCase& c : cases) {
     SCOPED_TRACE(c.policy);
-    ModelParams params;
-    params.device = "emu";
-    auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-    ASSERT_TRUE(model.ok()) << model.status().message();
-    const auto session = test::NewSession(model.value(), c.policy);
+    const auto model = test::OpenEmulated(bytes);
+    const auto session = test::NewSession(model, c.policy);
     ASSERT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
     constexpr int kSteps = 110;
     const RecordsOfHeads records;
@@ -440,14 +434,11 @@ TEST(SessionGraphs, TheHostKnowsWhoLeavesAFullContext) {
                              "h2o:budget=48,kv=int8,residual=16,quant_group=16",
                              "snapkv:budget=24,window=8,kv=int8,quant_group=16,residual=3"}) {
     SCOPED_TRACE(policy);
-    ModelParams params;
-    params.device = "emu";
-    auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-    ASSERT_TRUE(model.ok()) << model.status().message();
+    const auto model = test::OpenEmulated(bytes);
     SessionParams of_session;
     of_session.max_tokens = 100;
     of_session.on_full = OnFull::kSlide;
-    const auto session = test::NewSession(model.value(), policy, of_session);
+    const auto session = test::NewSession(model, policy, of_session);
     ASSERT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
     const RecordsOfHeads records;
     test::FeedTokens(*session, test::TinyPrompt(80, 3));
@@ -472,12 +463,9 @@ TEST(SessionGraphs, AnglesAreMadeOnceAStepAndRope) {
   RopeConfig other = options.rope;
   other.theta = 500;
   const Rope ropes[] = {Rope(options.rope, options.head_dim), Rope(other, options.head_dim)};
-  ModelParams params;
-  params.device = "emu";
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  ASSERT_TRUE(model.ok()) << model.status().message();
-  std::unique_ptr<Session> sessions[] = {test::NewSession(model.value(), "h2o:budget=24"),
-                                         test::NewSession(model.value(), "full")};
+  const auto model = test::OpenEmulated(bytes);
+  std::unique_ptr<Session> sessions[] = {test::NewSession(model, "h2o:budget=24"),
+                                         test::NewSession(model, "full")};
   ASSERT_TRUE(sessions[0]->Prefill(test::TinyPrompt(40), true).ok());
   ASSERT_TRUE(sessions[1]->Prefill(test::TinyPrompt(50), true).ok());
   std::set<const float*> places;
@@ -512,11 +500,8 @@ TEST(SessionGraphs, KernelsOfOlderDevicesDoNotBeginEarly) {
   const test::AlignedBytes bytes = test::TinyModelBytes({});
   for (const int compiled_for : {90, 80}) {
     emu::GetOptions().compiled_for = compiled_for;
-    ModelParams params;
-    params.device = "emu";
-    auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-    ASSERT_TRUE(model.ok()) << model.status().message();
-    const auto session = test::NewSession(model.value(), "full");
+    const auto model = test::OpenEmulated(bytes);
+    const auto session = test::NewSession(model, "full");
     ASSERT_TRUE(session->Prefill(test::TinyPrompt(20), true).ok());
     emu::GetCalls() = {};
     test::FeedTokens(*session, test::TinyPrompt(4, 3));

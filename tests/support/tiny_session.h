@@ -15,12 +15,24 @@
 namespace kvc::test {
 
 // bytes outlive the model.
-inline std::shared_ptr<const Model> OpenTiny(const AlignedBytes& bytes, int n_threads = 2) {
-  ModelParams params;
-  params.threads = n_threads;
+inline std::shared_ptr<const Model> OpenTiny(const AlignedBytes& bytes, const ModelParams& params) {
   auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
   EXPECT_TRUE(model.ok()) << model.status().message();
   return model.value();
+}
+
+inline std::shared_ptr<const Model> OpenTiny(const AlignedBytes& bytes, int n_threads = 2) {
+  ModelParams params;
+  params.threads = n_threads;
+  return OpenTiny(bytes, params);
+}
+
+// On the emulated device, with libkvc's number of threads if none is said.
+inline std::shared_ptr<const Model> OpenEmulated(const AlignedBytes& bytes, int n_threads = 0,
+                                                 int64_t memory_limit = 0) {
+  ModelParams params;
+  params.device = "emu", params.threads = n_threads, params.memory_limit = memory_limit;
+  return OpenTiny(bytes, params);
 }
 
 // Byte tokens without order; another seed, other tokens.

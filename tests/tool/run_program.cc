@@ -17,6 +17,15 @@ std::string ReadWholeFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
+void WriteRecallWithTwoStops(const TemporaryFolder& folder) {
+  const std::string recall = KVC_SOURCE_DIR "/models/recall/";
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"})
+    folder.Write(name, ReadWholeFile(recall + name));
+  const auto tokenizer = nlohmann::json::parse(ReadWholeFile(recall + "tokenizer.json"));
+  folder.Write("generation_config.json",
+               nlohmann::json{{"eos_token_id", {1, tokenizer["model"]["vocab"]["."]}}}.dump());
+}
+
 TemporaryFolder::TemporaryFolder() {
   std::string name = std::filesystem::temp_directory_path().string() + "/kvc_tool_test_XXXXXX";
   path_ = mkdtemp(name.data());

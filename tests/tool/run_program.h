@@ -38,4 +38,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
+// models/recall as a checkpoint of the folder, with "." as a second stop token.
+void WriteRecallWithTwoStops(const TemporaryFolder& folder);
+
 std::string ReadWholeFile(const std::string& path);

@@ -80,14 +80,11 @@ TEST_F(Samples, ASamplerOfItsOwn) {
 // Models do: recall with NFC, which makes two characters of U+0958, and "." as a second stop token.
 TEST(SampleModels, HaveMoreTokensThanBytesAndMoreStopTokensThanOne) {
   const TemporaryFolder folder;
-  const std::string recall = KVC_SOURCE_DIR "/models/recall/", made = folder.Path("nfc.kvc");
-  nlohmann::json tokenizer = nlohmann::json::parse(ReadWholeFile(recall + "tokenizer.json"));
+  const std::string made = folder.Path("nfc.kvc");
+  WriteRecallWithTwoStops(folder);
+  nlohmann::json tokenizer = nlohmann::json::parse(ReadWholeFile(folder.Path("tokenizer.json")));
   tokenizer["normalizer"] = {{"type", "NFC"}};
   folder.Write("tokenizer.json", tokenizer.dump());
-  folder.Write("generation_config.json",
-               nlohmann::json{{"eos_token_id", {1, tokenizer["model"]["vocab"]["."]}}}.dump());
-  for (const char* name : {"config.json", "model.safetensors", "tokenizer_config.json"})
-    folder.Write(name, ReadWholeFile(recall + name));
   ASSERT_EQ(RunKvc({"convert", folder.Path(""), made}).exit_code, 0);
 
   std::string letters;

@@ -109,11 +109,8 @@ TEST(ToolScore, UtilitiesOfAnswersAreThoseOfEval) {
 // goes on where a full stop ends nothing.
 TEST(ToolScore, GeneratedAnswersEndAtEveryStopToken) {
   const TemporaryFolder folder;
-  const std::string recall = KVC_SOURCE_DIR "/models/recall/", stops = folder.Path("stops.kvc");
-  const Json vocabulary = Json::parse(ReadWholeFile(recall + "tokenizer.json"))["model"]["vocab"];
-  folder.Write("generation_config.json", Json{{"eos_token_id", {1, vocabulary["."]}}}.dump());
-  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"})
-    folder.Write(name, ReadWholeFile(recall + name));
+  const std::string stops = folder.Path("stops.kvc");
+  WriteRecallWithTwoStops(folder);
   ExpectGood(RunKvc({"convert", folder.Path(""), stops}));
   const std::string task = folder.Write(
       "task.jsonl", Json{{"context", "The code of Ann is 117. The code of Robin is 386."},
