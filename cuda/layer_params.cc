@@ -24,7 +24,7 @@ int64_t CacheRecords::Bytes() const {
   return bytes;
 }
 
-CacheLayer CacheRecords::Write(Packet* packet, const Head** host) {
+CacheLayer CacheRecords::Write(Packet* packet, Head** host) const {
   const CacheLayout& layout = *c_.layout;
   CacheLayer out{};
   out.directions = layout.directions, out.first_head = first_, out.layer_books = layout.layer_books ? 1 : 0;
@@ -58,6 +58,14 @@ CacheLayer CacheRecords::Write(Packet* packet, const Head** host) {
           packet->Copy(c_.books + (int64_t{owner} * 2 + which) * c_.book_stride, BookIds(h, which));
     }
   }
+  return out;
+}
+
+CacheLayer CacheRecords::WriteAgain(const CacheLayer& front, Packet* packet, Head** host) const {
+  CacheLayer out = front;
+  Head* heads = packet->Add<Head>(n_, &out.heads);
+  std::copy(*host, *host + n_, heads);
+  *host = heads;
   return out;
 }
 

@@ -116,7 +116,9 @@ class CacheRecords {
       : c_(cache), first_(first), n_(n), more_(more) {}
   int64_t Bytes() const;
   // heads of it: where kernels find, and may change, the records; *host: what is sent there.
-  CacheLayer Write(Packet* packet, const Head** host = nullptr);
+  CacheLayer Write(Packet* packet, Head** host = nullptr) const;
+  // For another row of the same session: heads of its own, as *host, with everything else that `front` has.
+  CacheLayer WriteAgain(const CacheLayer& front, Packet* packet, Head** host) const;
   // Lengths as kernels left them in what Write gave, into the records of the host. Waits.
   Status ReadBack(CudaStream* stream, const Head* heads) const;
   // Those of head i of them.

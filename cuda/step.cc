@@ -81,10 +81,27 @@ bool ReadsValues(const StepPlan& plan) {
                      [](const StepInstr& i) { return i.op == StepOp::kAddPrior; });
 }
 
+// Whether rows of a session append at once, each to a slot of its own. Bounds of a page are made of all that
+// it has by the block that fills it.
+bool JoinsOthers(const StepRow& row, int32_t layer) {
+  for (const PageFormat& f : row.cache->layout->formats) {
+    if (f.key_bounds) return false;
+  }
+  return OnlyAppends(row, layer);
+}
+
 class Wave {
  public:
   Wave(Stream* s, const StepArgs& a, int32_t first, int32_t end, bool end_only)
-      : s_(s), stream_(StreamOf(s)), a_(a), first_(first), n_(end - first), end_only_(end_only) {}
+      : s_(s),
+        stream_(StreamOf(s)),
+        a_(a),
+        first_(first),
+        n_(end - first),
+        end_only_(end_only),
+        behind_(stream_.behind()) {
+    behind_.Count({a.rows + first, static_cast<size_t>(n_)});
+  }
 
   Status Run() {
     KVC_RETURN_IF_ERROR(TakeReports());
@@ -122,11 +139,16 @@ class Wave {
     p.choice = {scratch.Take<int32_t>(heads * pages), scratch.Take<int32_t>(heads * pages),
                 scratch.Take<float>(heads * pages), scratch.Take<uint8_t>(heads * pages), pages};
     RowParams* to = packet.Add<RowParams>(n_, &p.rows);
-    for (int32_t r = 0; r < n_; ++r) WriteRow(r, angles, p.choice, &reports, &packet, to + r);
+    Head* heads_of_row = nullptr;
+    for (int32_t r = 0; r < n_; ++r) {
+      WriteHeads(r, &heads_of_row, &packet, to + r);
+      WriteRow(r, angles, p.choice, heads_of_row, &reports, &packet, to + r);
+    }
     if (!end_only_) WriteSegments(n_items, heads, &packet, &p);
     const PageFormat* form = end_only_ ? nullptr : FormForTensorCores();
-    // Nobody else reads the new entry or the queries.
-    if (form == nullptr || pages > 0 || group > kHeads) p.turned = scratch.Take<float>(heads * group * d);
+    // Else nobody else reads the new entry or the queries.
+    if (form == nullptr || pages > 0 || group > kHeads || behind_.any())
+      p.turned = scratch.Take<float>(heads * group * d);
     // Earlier waves of the layer append to the same sessions. Nothing else writes a layer's entries between
     // the first of the stream's kept launches, in front of which there is a copy, and its attention.
     p.entries_lie = first && p.turned == nullptr;
@@ -168,10 +190,10 @@ class Wave {
   Wants Look() const {
     Wants w;
     w.beside = !end_only_;
+    for (int32_t r = 0; r < n_ && !end_only_; ++r) HostRecords(a_.rows[first_ + r], a_.layer).Append();
     for (int32_t r = 0; r < n_; ++r) {
       const StepRow& row = a_.rows[first_ + r];
       const HostRecords host(row, a_.layer);
-      if (!end_only_) host.Append();
       w.updates = w.updates || (end_only_ ? Plan(r).ends_later && host.HasEnd() : host.HasUpdate());
       w.observed = w.observed || (Plan(r).attention && !end_only_);
       w.mean = w.mean || (Plan(r).needs_attention && !end_only_);
@@ -197,7 +219,8 @@ class Wave {
   Status BeginPacket(int64_t n_items, Packet* packet, RowAngles* angles) const {
     const int32_t d = layout(0).head_dim;
     int64_t bytes = WaveBytes(n_, a_.n_heads, layout(0).n_kv_heads, n_items);
-    for (int32_t r = 0; r < n_; ++r) bytes += Records(r).Bytes();
+    for (int32_t r = 0; r < n_; ++r)
+      bytes += Joins(r) ? Packet::Size<Head>(layout(r).n_kv_heads) : Records(r).Bytes();
     // What has been brought is there until the packets start over.
     const RowAngles* known = stream_.Fits(bytes) ? stream_.angles().Find(a_) : nullptr;
     if (known != nullptr) *angles = *known;
@@ -228,16 +251,20 @@ class Wave {
     return {*a_.rows[first_ + r].cache, a_.layer * g, g, RingSlots(layout(r))};
   }
 
+  // Row r is of the session of the row in front of it.
+  bool Joins(int32_t r) const { return r > 0 && behind_[r - 1] > 0; }
+  // Of main, behind the row's own entry.
+  int32_t Len(int32_t r, int32_t head) const { return a_.rows[first_ + r].cache->len[head] - behind_[r]; }
   // Of main, by the attention of a row.
   int32_t ReadPages(int32_t r, int32_t g) const {
     const StepRow& row = a_.rows[first_ + r];
     const int32_t head = a_.layer * row.cache->layout->n_kv_heads + g;
-    return end_only_ ? 0 : PagesRead(row, a_.layer, head, row.cache->len[head]);
+    return end_only_ ? 0 : PagesRead(row, a_.layer, head, Len(r, head));
   }
   int32_t ReadEntries(int32_t r, int32_t g) const {
     const CacheView& c = *a_.rows[first_ + r].cache;
     const int32_t head = a_.layer * c.layout->n_kv_heads + g;
-    return EntriesRead(ReadPages(r, g), c.layout->page_slots, c.len[head]);
+    return EntriesRead(ReadPages(r, g), c.layout->page_slots, Len(r, head));
   }
 
   // form: FormForTensorCores.
@@ -337,15 +364,25 @@ class Wave {
     }
   }
 
+  // *heads: as they were sent for the row in front of it, and for this one.
+  void WriteHeads(int32_t r, Head** heads, Packet* packet, RowParams* to) const {
+    const int32_t g = layout(r).n_kv_heads;
+    *to = {};
+    if (Joins(r)) {
+      to->cache = Records(r).WriteAgain(to[-1].cache, packet, heads);
+      for (int32_t h = 0; h < g; ++h) ++(*heads)[h].len;
+    } else {
+      to->cache = Records(r).Write(packet, heads);
+      for (int32_t h = 0; h < g; ++h) (*heads)[h].len -= behind_[r];
+    }
+  }
+
   // *reports: where the next row that asks has its report; null: none asks.
-  void WriteRow(int32_t r, const RowAngles& angles, const ChoiceRoom& room, HeadLengths** reports,
-                Packet* packet, RowParams* to) const {
+  void WriteRow(int32_t r, const RowAngles& angles, const ChoiceRoom& room, const Head* heads,
+                HeadLengths** reports, Packet* packet, RowParams* to) const {
     const StepRow& row = a_.rows[first_ + r];
     const StepPlan& plan = Plan(r);
     const int32_t g = layout(r).n_kv_heads, d = layout(r).head_dim;
-    *to = {};
-    const Head* heads = nullptr;
-    to->cache = Records(r).Write(packet, &heads);
     WriteRead(r, room, heads, packet, to);
     if (*reports != nullptr && !HostRecords(row, a_.layer).Known(end_only_))
       to->report = *reports, *reports += g;
@@ -379,6 +416,7 @@ class Wave {
   const StepArgs& a_;
   const int32_t first_, n_;
   const bool end_only_;
+  RowsBehind& behind_;
 };
 
 }  // namespace
@@ -403,7 +441,7 @@ Status CudaDevice::FillAngles(Stream* s, const AngleArgs& a) {
 }
 
 int64_t CudaDevice::StepScratchBytes(const StepShape& s) const { return RoomOf(s, traits_.tuning).reserved; }
-// Rows of one session go one after the other, so that a wave has one of each at most.
+// As if all rows were of one wave.
 Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepShape& shape) {
   KVC_ENTER();
   const int32_t g = shape.n_kv_heads;
@@ -420,11 +458,13 @@ Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepSh
     int64_t records = 0;
     for (int32_t layer = 0; layer < cache.layout->n_layers; ++layer)
       records = std::max(records, CacheRecords(cache, layer * g, g, more).Bytes());
-    bytes += records;
+    bytes += records + static_cast<int64_t>(end - first - 1) * Packet::Size<Head>(g);
     if (RingSlots(*cache.layout) > 0)
       reported += static_cast<int64_t>(end - first) * cache.layout->n_heads_total();
     first = end;
   }
+  StreamOf(s).angles().Reserve(shape.n_rows);
+  StreamOf(s).behind().Reserve(shape.n_rows);
   KVC_RETURN_IF_ERROR(StreamOf(s).reports().Reserve(reported));
   return StreamOf(s).Reserve(bytes);
 }
@@ -433,7 +473,7 @@ Status CudaDevice::Step(Stream* s, const StepArgs& a) {
   KVC_ENTER();
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.rope->head_dim()));
   for (int32_t first = 0; first < a.n_rows;) {
-    const int32_t end = EndOfWave(a, first, /*appending=*/false);
+    const int32_t end = EndOfWave(a, first, [&](const StepRow& row) { return JoinsOthers(row, a.layer); });
     KVC_RETURN_IF_ERROR(Wave(s, a, first, end, false).Run());
     first = end;
   }

@@ -30,6 +30,24 @@ void StepAngles::Note(const StepArgs& a, const RowAngles& at) {
   known_.push_back({a.rope, at});
 }
 
+void StepAngles::Reserve(int32_t n_rows) {
+  constexpr size_t kRopes = 8;  // that the layers of a model turn by; more take memory in a step
+  known_.reserve(kRopes);
+  positions_.reserve(static_cast<size_t>(n_rows));
+}
+
+// ---- rows ----
+
+void RowsBehind::Count(Span<const StepRow> rows) {
+  n_.assign(rows.size(), 0);
+  any_ = false;
+  for (size_t r = rows.size(); r-- > 1;) {
+    if (rows[r - 1].cache != rows[r].cache) continue;
+    n_[r - 1] = n_[r] + 1;
+    any_ = true;
+  }
+}
+
 // ---- lengths ----
 
 void LengthReports::Free() {

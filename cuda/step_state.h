@@ -1,8 +1,10 @@
 // What the layers of a step share on the host, by stream: the rotations of the rows, which many layers turn
-// by, and the lengths that nobody but the device knows before the step has ended.
+// by, which rows are of one session, and the lengths that nobody but the device knows before the step has
+// ended.
 #pragma once
 #include <vector>
 
+#include "lib/base/span.h"
 #include "lib/ops/step_ops.h"
 
 namespace kvc::cuda {
@@ -19,6 +21,7 @@ struct RowAngles {
 // Of the step that is being gathered.
 class StepAngles {
  public:
+  void Reserve(int32_t n_rows);
   void Forget() { known_.clear(); }
   // Null: no layer of these rows has sent them.
   const RowAngles* Find(const StepArgs& a) const;
@@ -32,6 +35,21 @@ class StepAngles {
   bool IsOf(const StepArgs& a) const;  // the rows are those of what is known
   std::vector<Known> known_;
   std::vector<int32_t> positions_;  // of the rows
+};
+
+// Rows of one session that are worked on at once: they follow each other, and each sees what those in front
+// of it append.
+class RowsBehind {
+ public:
+  void Reserve(int32_t n_rows) { n_.reserve(static_cast<size_t>(n_rows)); }
+  void Count(Span<const StepRow> rows);
+  // Of row r: how many are behind it.
+  int32_t operator[](int32_t r) const { return n_[static_cast<size_t>(r)]; }
+  bool any() const { return any_; }
+
+ private:
+  std::vector<int32_t> n_;
+  bool any_ = false;
 };
 
 // Kernels write what only they know of a head, and the host reads all of a step at once.

@@ -65,6 +65,7 @@ class CudaStream final : public Stream {
   // What the layers of a step share: angles for as long as the packets that brought them lie where they are,
   // and lengths that are read when the step has been issued.
   StepAngles& angles() { return angles_; }
+  RowsBehind& behind() { return behind_; }
   LengthReports& reports() { return reports_; }
 
   const LaunchGraphs& graphs() const { return graphs_; }
@@ -95,6 +96,7 @@ class CudaStream final : public Stream {
   LaunchList kept_;
   LaunchGraphs graphs_;
   StepAngles angles_;
+  RowsBehind behind_;
   LengthReports reports_;
   const char* failed_ = "";
 };

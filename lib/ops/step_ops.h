@@ -185,12 +185,13 @@ inline bool OnlyAppends(const StepRow& row, int32_t layer) {
   return true;
 }
 
-// The rows from `first` to here have caches of their own, so they can be worked on together; with `appending`
-// also rows of one session that only append.
-inline int32_t EndOfWave(const StepArgs& a, int32_t first, bool appending) {
+// The rows from `first` to here can be worked on together: they have caches of their own, but for those that
+// join(row) others of their session.
+template <typename Join>
+int32_t EndOfWave(const StepArgs& a, int32_t first, Join&& join) {
   const auto follows = [&](int32_t r) {
     for (int32_t i = first; i < r; ++i) {
-      if (a.rows[i].cache == a.rows[r].cache) return !appending || !OnlyAppends(a.rows[r], a.layer);
+      if (a.rows[i].cache == a.rows[r].cache) return !join(a.rows[r]);
     }
     return false;
   };

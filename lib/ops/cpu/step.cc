@@ -550,7 +550,7 @@ Status CpuDevice::FillAngles(Stream*, const AngleArgs& a) {
 Status CpuDevice::Step(Stream*, const StepArgs& a) {
   const StepScratch scratch(a.shape, pool_->n_threads(), Raw(a.scratch));
   for (int32_t first = 0; first < a.n_rows;) {
-    const int32_t end = EndOfWave(a, first, /*appending=*/true);
+    const int32_t end = EndOfWave(a, first, [&](const StepRow& row) { return OnlyAppends(row, a.layer); });
     Wave(kernels_, pool_.get(), a, scratch, first, end).Run();
     first = end;
   }
