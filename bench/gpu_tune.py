@@ -58,6 +58,7 @@ KNOBS = (
     Knob("step_blocks", (0.5, 0.75, 1.5, 2.0), (ONE, RAGGED, SIXTEEN)),
     Knob("least_segment", (32, 64, 128, 256), (ONE, RAGGED)),
     Knob("most_segment", (512, 1024, 2048, 4096), (RAGGED, SIXTEEN)),
+    Knob("few_rows", (2, 3, 4, 9), layers("bf16", (2, 4, 8)) + layers("int4", (2, 4, 8)), (2, 4, 8)),
     Knob("blas_rows", (64, 128, 256, 512), layers("bf16", (64, 128, 256)), (64, 128, 256)),
     Knob("decoded_rows", (256, 512, 1024, 1 << 20), layers("int8", (256, 512, 1024)), (256, 512, 1024)),
     Knob("blas_workspace", (4, 8, 16, 32, 64), layers("bf16", (512, 1024)), (512, 1024)),

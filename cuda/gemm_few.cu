@@ -1,6 +1,7 @@
-// Products of 9 to 255 rows of activations on the tensor cores: batches, drafts, short prompts. What they
-// take is what their weights take to come, so that weights are on their way all the time, to every
-// multiprocessor, and pass through shared memory once.
+// Products of few rows of activations on the tensor cores, up to 255: batches, drafts, short prompts. What
+// they take is what their weights take to come, so that weights are on their way all the time, to every
+// multiprocessor, and pass through shared memory once. Up to eight rows (from Tuning::few_rows on) have two
+// numbers of f16 for each activation, as much work as sixteen of one.
 //
 // A block makes 128 outputs of 16, 32 or 64 tokens, 64 columns at a time, each of its four warps 32 of the
 // outputs. Three stages and more are in shared memory, 81 KiB in two blocks of an A100 or later each, and

@@ -397,6 +397,13 @@ void AddGemmMmaKernels(KernelLoader* loader) {
   AddForms<WeightType::kF32, true>(loader), AddForms<WeightType::kF32, false>(loader);
 }
 
+bool ComesInVectors(const Product& p) {
+  for (int i = 0; i < p.n_parts; ++i) {
+    if (FormOf(p.parts[i], p.cols) == WeightType::kF32) return false;
+  }
+  return true;
+}
+
 cudaError_t GemmMma(Product p, const ProductRoom& room, CudaStream& stream) {
   const WeightType form = FormOf(p.parts[0], p.cols);
   for (int i = 1; i < p.n_parts; ++i) {

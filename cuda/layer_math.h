@@ -32,11 +32,13 @@ struct Rows {
     Take(memory, more, &weights), Take(memory, more, &chosen), Take(memory, more, &places);
     Take(memory, more, &tokens), Take(memory, more, &tiles);
     const int32_t widest = std::max({s.hidden, experts ? 0 : s.ffn, s.n_heads * s.head_dim});
-    const bool many = n > kMostGemvRows;
+    const bool many = n >= traits.tuning.few_rows || n > kMostGemvRows;
     const int64_t most = many ? std::max(n * widest, pairs * s.ffn) : 0;
     Take(memory, most, &halves.high);
-    // Of products that round a router's alone is not rounded.
-    Take(memory, !many ? 0 : !traits.rounds ? most : experts ? n * s.hidden : 0, &halves.low);
+    // Of many rows a router's alone are not rounded. What they have room for few have.
+    const int64_t few = std::min<int64_t>(n, kMostGemvRows) * widest;
+    const int64_t exact = experts ? std::max(n * s.hidden, few) : few;
+    Take(memory, !many ? 0 : traits.rounds ? exact : most, &halves.low);
     Take(memory, many ? pairs : 0, &halves.factors);
     Take(memory, of_blas.workspace, &room.workspace);
     room.most_decoded = of_blas.decoded / static_cast<int64_t>(sizeof(uint16_t));
@@ -148,7 +150,7 @@ class LayerMath {
   // gate and up [pairs, ffn] of the rows of x that were chosen for each. halves: Route's.
   Status MultiplyExperts(const LayerMatrices& w, const float* x, const RowHalves& halves) const {
     float* const both[] = {rows_.gate, rows_.up};
-    Product p = Of(w.gate_up, x, both);
+    Product p = OfPairs(w.gate_up, x, both);
     p.tokens = rows_.tokens;
     if (Takes(p)) p.halves = halves;
     KVC_RETURN_IF_ERROR(MakeHalves(n_, rounds(), &p));
@@ -158,7 +160,7 @@ class LayerMath {
   Status MultiplyGatedExperts(const LayerMatrices& w) const {
     const int64_t pairs = int64_t{n_} * shape_.n_chosen;
     float* const given[] = {rows_.given};
-    Product p = Of(w.down, rows_.gate, given);
+    Product p = OfPairs(w.down, rows_.gate, given);
     KVC_RETURN_IF_ERROR(Activate(w, pairs, &p));
     KVC_RETURN_IF_ERROR(MakeHalves(pairs, rounds(), &p));
     return MultiplyPairs(p);
@@ -184,7 +186,8 @@ class LayerMath {
   }
 
  private:
-  bool rounds() const { return stream_.traits().rounds; }
+  // Activations are one number of f16 where they meet many rows of them, two of a few.
+  bool rounds() const { return stream_.traits().rounds && n_ > kMostGemvRows; }
   // AddProduct, of a product that does not know where it goes.
   Status Add(Product p, DevicePtr<const float> post_norm, float scale, float* x) const {
     p.parts[0].y = post_norm ? rows_.norm : x;
@@ -199,8 +202,7 @@ class LayerMath {
     p->halves = HalvesOf(rounds());
     return Check(ActivateHalves(params, shape_.ffn, p->halves, stream_), "an activation");
   }
-  Status MultiplyPairs(Product p) const {
-    p.tiles = rows_.tiles, p.n_tiles = n_tiles();
+  Status MultiplyPairs(const Product& p) const {
     return Check(
         n_ <= kMostGemvRows ? GemvExperts(p, Rows::TileOf(n_), stream_) : Gemm(p, rows_.room, stream_),
         "a product of experts");
@@ -213,9 +215,11 @@ class LayerMath {
     return !shape_.layer_norms && !bias && FitsOneRow(p);
   }
   bool HasFewRows(const Product& p) const {
-    int32_t most = kMostGemvRows;
-    for (int i = 0; i < p.n_parts; ++i) most = HasOffsets(p.parts[i].type) ? kMostGemvRowsOfOffsets : most;
-    return n_ <= most;
+    for (int i = 0; i < p.n_parts; ++i) {
+      if (HasOffsets(p.parts[i].type)) return n_ <= kMostGemvRowsOfOffsets;
+    }
+    if (n_ > kMostGemvRows || n_ < stream_.traits().tuning.few_rows) return n_ <= kMostGemvRows;
+    return p.tiles != nullptr || !ComesInVectors(p);
   }
   bool Takes(const Product& p) const { return !HasFewRows(p) && TakesHalves(p); }
   RowHalves HalvesOf(bool rounds) const {
@@ -256,6 +260,11 @@ class LayerMath {
                     part.type,     0};
       p.rows += n_rows;
     }
+    return p;
+  }
+  Product OfPairs(const Matrix& m, const float* x, float* const* y) const {
+    Product p = Of(m, x, y);
+    p.tiles = rows_.tiles, p.n_tiles = n_tiles();
     return p;
   }
   Status Run(const NormParams& p, int64_t rows) const { return Check(NormRows(p, rows, stream_), "a norm"); }

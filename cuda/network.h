@@ -52,7 +52,8 @@ int32_t WarpsOfRows(int32_t n_units, int32_t blocks, int32_t most);
 cudaError_t GemvRow(const OneRow& o, CudaStream& stream);
 
 // A few rows: every weight is read once for up to four of them. Byte model: rows * cols weights, x from the
-// caches.
+// caches. Of products that the tensor cores could have, up to Tuning::few_rows; of all others, and of
+// experts, up to so many.
 constexpr int32_t kMostGemvRows = 8;
 // Of codes with offsets, which more rows meet as f16: to write and read that is seven times what they are.
 constexpr int32_t kMostGemvRowsOfOffsets = 32;
@@ -77,6 +78,8 @@ constexpr int64_t MostFewSums(int32_t n, int32_t multiprocessors) {
 }
 // form: how a kernel reads the weights (gemm_mma.cu).
 bool HasGemmFew(const Product& p, WeightType form);
+// Whether all weights of a product come in whole vectors to the tensor cores (gemm_mma.cu).
+bool ComesInVectors(const Product& p);
 cudaError_t GemmFew(const Product& p, WeightType form, const ProductRoom& room, CudaStream& stream);
 
 // y = x [n, cols].

@@ -199,7 +199,8 @@ void ExpectCut(bool) {}
 
 // Products of few rows, by the definition: tiles of 16, 32 and 64 tokens, full and not; columns in parts
 // (gemm_few.cu), the last of which is shorter and ends in the middle of a stage, and in one; groups of one
-// scale and of several in a stage. The same bits in two runs, whatever the order of blocks.
+// scale and of several in a stage. Up to eight rows keep 22 bits. The same bits in two runs, whatever the
+// order of blocks.
 TEST_F(Rounding, FewRowsByTheDefinition) {
   constexpr int32_t kOutputs = 140;  // two blocks, of which the second is not full
   const struct {
@@ -209,12 +210,13 @@ TEST_F(Rounding, FewRowsByTheDefinition) {
       {WeightType::kF16, 1112, 0},    {WeightType::kBf16, 1112, 0},  {WeightType::kF16, 200, 0},
       {WeightType::kInt8, 1120, 32},  {WeightType::kInt4, 1120, 32}, {WeightType::kInt8, 1152, 64},
       {WeightType::kInt4, 1152, 128}, {WeightType::kInt8, 96, 96},   {WeightType::kInt4, 32, 32}};
-  for (const int32_t n : {9, 16, 17, 32, 33, 64, 65, 255}) {
+  for (const int32_t n : {5, 8, 9, 16, 17, 32, 33, 64, 65, 255}) {
     for (const auto& m : matrices) {
       const FileWeight head(m.type, kOutputs, m.cols, m.group, &random_);
       SCOPED_TRACE(testing::Message()
                    << "type " << static_cast<int>(m.type) << ", " << m.cols << " columns, " << n << " rows");
-      const std::vector<float> rows = RoundedToF16(Random(static_cast<size_t>(n * m.cols)));
+      const std::vector<float> exact = Random(static_cast<size_t>(n * m.cols)),
+                               rows = n <= 8 ? exact : RoundedToF16(exact);
       const auto x = pair_->Copy(rows);
       WasCut();
       const std::vector<float> got = LogitsOf(1, head, x, n);
@@ -232,7 +234,7 @@ TEST_F(Rounding, FewRowsByTheDefinition) {
           most = std::max(most, std::fabs(sum)), apart = d <= apart ? apart : d;
         }
       }
-      EXPECT_LE(apart, 2e-5 * most);
+      EXPECT_LE(apart, (n <= 8 ? 2e-6 : 2e-5) * most);
 #if defined(KVC_EMU)
       emu::GetOptions().order = 1 + n % 2, emu::GetOptions().eager = n % 2 == 0;
 #endif

@@ -53,6 +53,7 @@ TEST(Tuning, FollowsFromTheDevice) {
   EXPECT_EQ(h200.weights_ahead, 64);
   EXPECT_EQ(a100.weights_ahead, 0) << "its kernels do not begin early";
   EXPECT_EQ(orin.weights_ahead, 0);
+  EXPECT_EQ(h200.few_rows, 5) << "four rows read every weight once";
   EXPECT_EQ(h200.decoded_rows, 512);
   EXPECT_EQ(a100.decoded_rows, 1 << 20);
 }

@@ -15,9 +15,9 @@ sys.path.insert(0, os.path.join(ROOT, "bench"))
 import gpu_tune  # noqa: E402
 
 KVC = None  # the program, from the command line
-USUAL = {"prompt_rows": 1024, "blas_rows": 256, "decoded_rows": 512, "blas_workspace": 32, "step_blocks": 264,
-         "least_segment": 64, "most_segment": 1024, "first_piece": 16, "piece": 64, "weights_ahead": 64,
-         "early": 1}
+USUAL = {"prompt_rows": 1024, "few_rows": 5, "blas_rows": 256, "decoded_rows": 512, "blas_workspace": 32,
+         "step_blocks": 264, "least_segment": 64, "most_segment": 1024, "first_piece": 16, "piece": 64,
+         "weights_ahead": 64, "early": 1}
 
 
 class Clock:
