@@ -215,16 +215,24 @@ void Selection(DeviceBench* bench) {
 }
 
 void Sampling(DeviceBench* bench) {
-  const int32_t n = ShapeOf(*bench).vocab;
-  const DeviceBuffer<float> logits = bench->Upload(bench->Floats(n)), weights = bench->Room<float>(n);
-  int32_t token = 0;
-  SampleArgs a;
-  a.logits = logits.at(), a.weights = weights.at(), a.n = n, a.token = &token, a.seed = 1;
-  bench->Measure("sample greedy", 0, 4.0 * n, [&] { Check(bench->device()->Sample(bench->stream(), a)); });
-  a.temperature = 0.8f, a.top_p = 0.9f;
+  const int32_t n = ShapeOf(*bench).vocab, most = std::min(8, bench->device()->info().sample_rows);
+  const DeviceBuffer<float> logits = bench->Upload(bench->Floats(int64_t{most} * n)),
+                            weights = bench->Room<float>(int64_t{most} * n);
+  std::vector<SampleRow> rows(static_cast<size_t>(most));
+  std::vector<int32_t> tokens(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].logits = logits.at() + static_cast<int64_t>(i) * n;
+    rows[i].seed = 1;
+  }
+  const auto sample = [&](size_t n_rows) {
+    Check(bench->device()->Sample(bench->stream(), {{rows.data(), n_rows}, n, weights.at(), tokens.data()}));
+  };
+  bench->Measure("sample greedy", 0, 4.0 * n, [&] { sample(1); });
+  if (most > 1) bench->Measure("sample greedy, 8 rows", 0, 4.0 * 8 * n, [&] { sample(8); });
+  for (SampleRow& row : rows) row.temperature = 0.8f, row.top_p = 0.9f;
   bench->Measure("sample temperature 0.8, top-p 0.9", 0, 4.0 * n, [&] {
-    ++a.draw;
-    Check(bench->device()->Sample(bench->stream(), a));
+    ++rows[0].draw;
+    sample(1);
   });
 }
 

@@ -25,8 +25,8 @@ class Device:
     gap: float  # seconds between two kernels of a graph
     least: float  # seconds of the shortest attention kernel
     block: float  # bytes per second that one multiprocessor reads from the second cache: 64 a clock
-    turn: float  # seconds from the choice of a token to the first kernel of the next step: the host reads it (a
-    # pageable copy and a wait), makes the first piece and starts a graph. An estimate.
+    turn: float  # seconds from the choice of a token to the first kernel of the next step: the host waits for it,
+    # makes the first piece and starts a graph. An estimate.
 
 
 DEVICES = {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <mutex>
 
@@ -159,6 +160,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
              properties.multiProcessorCount, properties.major, properties.minor,
              static_cast<double>(properties.totalGlobalMem) / (1 << 30));
   device->info_.batch_invariant = false;
+  device->info_.sample_rows = std::numeric_limits<int32_t>::max();
   device->info_.prompt_rows = traits.tuning.prompt_rows;
   device->info_.tuning = TuningText(tuned, traits.tuning);
   device->info_.half_layers = IsOn("KVC_CUDA_F16_LAYERS");
@@ -316,14 +318,6 @@ Status CudaDevice::Write(Stream* s, DeviceBytes to, const void* from, int64_t by
 Status CudaDevice::Read(Stream* s, DevicePtr<const uint8_t> from, void* to, int64_t bytes) {
   KVC_ENTER();
   return StreamOf(s).Fetch(At(from), to, bytes);
-}
-
-Status CudaDevice::Copy(Stream* s, Span<const PageCopy> copies) {
-  KVC_ENTER();
-  for (const PageCopy& c : copies)
-    KVC_RETURN_IF_ERROR(
-        StreamOf(s).Copy(At(c.to), At(c.from), c.bytes, cudaMemcpyDeviceToDevice, "copying on the device"));
-  return {};
 }
 
 Status CudaDevice::Zero(Stream* s, DeviceBytes at, int64_t bytes) {

@@ -1,4 +1,4 @@
-// One token from logits, by one block: nothing is sorted, nothing but the token leaves the device. Weights
+// Tokens from logits, a block a row: nothing is sorted, nothing but the tokens leaves the device. Weights
 // are summed as whole numbers of 2^-40, so that sums do not depend on who came first. Bytes: logits and
 // weights are read about ten times from the second-level cache, with top_p sixteen times more, as block.h has
 // lines read. As lib/ops/cpu/sample.cc.
@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = kLineThreads;
 constexpr double kUnit = 1099511627776.0;  // 2^40
 
-struct SampleParams {
+struct Choice {
   float *logits, *weights;
   int32_t n, n_repeated, n_biases;
   const int32_t* repeated;
@@ -25,7 +25,11 @@ struct SampleParams {
   int32_t top_k;
   uint64_t seed;
   int64_t draw;
-  int32_t* token;
+};
+struct SampleParams {
+  Choice one;
+  const Choice* rows;  // null: there is one, which needs no packet
+  int32_t* tokens;     // on the host: written there it need not be copied
 };
 
 KVC_DEVICE float FiniteOrNever(float x) { return x - x == 0.0f ? x : -Infinity(); }
@@ -39,7 +43,7 @@ struct SampleSpace {
 
 KVC_DEVICE uint32_t KeyOf(float logit) { return ScoreBits(FiniteOrNever(logit)); }
 
-KVC_DEVICE unsigned long long SumOf(const SampleParams& p, SampleSpace* s) {
+KVC_DEVICE unsigned long long SumOf(const Choice& p, SampleSpace* s) {
   unsigned long long sum = 0;
   EachOfLine(
       p.n, [&](int32_t i) { return p.weights[i]; }, [&](int32_t, float w) { sum += Whole(w); });
@@ -47,7 +51,7 @@ KVC_DEVICE unsigned long long SumOf(const SampleParams& p, SampleSpace* s) {
 }
 
 // Keeps the weights of tokens above `key`, and of the first n_equal at it; the others become 0.
-KVC_DEVICE void Cut(const SampleParams& p, uint32_t key, int64_t n_equal, SampleSpace* s) {
+KVC_DEVICE void Cut(const Choice& p, uint32_t key, int64_t n_equal, SampleSpace* s) {
   BlockRank(
       p.n, &s->block, [&](int32_t i) { return KeyOf(p.logits[i]) == key; },
       [&](int32_t i, bool equal, int32_t place) {
@@ -57,7 +61,7 @@ KVC_DEVICE void Cut(const SampleParams& p, uint32_t key, int64_t n_equal, Sample
 
 // f(key, whole weight) of all tokens that have one.
 template <typename F>
-KVC_DEVICE void EachWeight(const SampleParams& p, F f) {
+KVC_DEVICE void EachWeight(const Choice& p, F f) {
   EachOfLine(
       p.n,
       [&](int32_t i) {
@@ -71,7 +75,7 @@ KVC_DEVICE void EachWeight(const SampleParams& p, F f) {
 // The fewest likeliest tokens whose weights add up to `limit`: the greatest key that with all above it has as
 // much, two bits at a time. Sums are in registers: on one counter of shared memory, where many tokens have
 // nearly the same logit, all threads would wait for each other.
-KVC_DEVICE void CutByWeight(const SampleParams& p, unsigned long long limit, SampleSpace* s) {
+KVC_DEVICE void CutByWeight(const Choice& p, unsigned long long limit, SampleSpace* s) {
   uint32_t key = 0;
   for (int shift = 30; shift >= 0; shift -= 2) {
     unsigned long long from[3] = {0, 0, 0};  // weights of keys that are no less, with 1, 2 and 3 there
@@ -96,7 +100,7 @@ KVC_DEVICE void CutByWeight(const SampleParams& p, unsigned long long limit, Sam
 }
 
 // The token at `target` when the weights are laid end to end by id; -1: rounding left none.
-KVC_DEVICE int32_t TokenAt(const SampleParams& p, unsigned long long target, SampleSpace* s) {
+KVC_DEVICE int32_t TokenAt(const Choice& p, unsigned long long target, SampleSpace* s) {
   const int32_t per = (p.n + BlockThreads() - 1) / BlockThreads(), first = ThreadOfBlock() * per,
                 end = min(first + per, p.n);
   unsigned long long own = 0;
@@ -127,7 +131,7 @@ KVC_DEVICE int32_t TokenAt(const SampleParams& p, unsigned long long target, Sam
 }
 
 // Penalties (each token once), biases and the mask.
-KVC_DEVICE void ChangeLogits(const SampleParams& p) {
+KVC_DEVICE void ChangeLogits(const Choice& p) {
   for (int32_t i = ThreadOfBlock(); i < p.n_repeated; i += BlockThreads()) {
     float* x = p.logits + p.repeated[i];
     *x = *x > 0 ? __fdiv_rn(*x, p.repeat_penalty) : *x * p.repeat_penalty;
@@ -148,7 +152,7 @@ KVC_DEVICE void ChangeLogits(const SampleParams& p) {
 
 // Of the logits that a thread looks at. It asks for four at a time, and four times before it looks: one block
 // has to read all of them.
-KVC_DEVICE uint64_t BestKey(const SampleParams& p) {
+KVC_DEVICE uint64_t BestKey(const Choice& p) {
   constexpr int kAhead = 4;
   uint64_t best = 0;
   const auto look = [&](float logit, int32_t i) {
@@ -175,18 +179,13 @@ KVC_DEVICE uint64_t BestKey(const SampleParams& p) {
   return best;
 }
 
-__global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
-  LetNextBegin();
-  WaitForEarlier();
-  __shared__ SampleSpace s;
+KVC_DEVICE int32_t TokenOf(const Choice& p, SampleSpace& s) {
   ChangeLogits(p);
   const uint64_t key = BlockMax(BestKey(p), s.block.longs);
   const int32_t best = static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(key));
   const float top = p.n > 0 ? FiniteOrNever(p.logits[best]) : -Infinity();
-  if (top == -Infinity() || p.temperature <= 0) {
-    if (ThreadOfBlock() == 0) *p.token = top == -Infinity() ? -1 : best;
-    return;
-  }
+  if (top == -Infinity()) return -1;
+  if (p.weights == nullptr) return best;
   float sum = 0;
   EachOfLine(
       p.n, [&](int32_t i) { return p.logits[i]; },
@@ -220,7 +219,42 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
       Philox(static_cast<uint32_t>(p.draw), static_cast<uint32_t>(p.draw >> 32), 0, kSampleDraw, p.seed)[0]);
   const unsigned long long all = SumOf(p, &s);
   const int32_t token = TokenAt(p, static_cast<unsigned long long>(u * static_cast<double>(all)), &s);
-  if (ThreadOfBlock() == 0) *p.token = token < 0 ? best : token;
+  return token < 0 ? best : token;
+}
+
+__global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
+  LetNextBegin();
+  WaitForEarlier();
+  __shared__ SampleSpace s;
+  Choice choice = p.one;
+  if (p.rows != nullptr) choice = p.rows[blockIdx.x];
+  const int32_t token = TokenOf(choice, s);
+  if (ThreadOfBlock() == 0) p.tokens[blockIdx.x] = token;
+}
+
+// Of a packet: the lists of a row.
+int64_t ListBytes(const SampleRow& row, int32_t n) {
+  return Packet::Size<int32_t>(static_cast<int64_t>(row.repeated.size())) +
+         Packet::Size<TokenBias>(static_cast<int64_t>(row.biases.size())) +
+         (row.allowed == nullptr ? 0 : Packet::Size<uint32_t>((n + 31) / 32));
+}
+
+// *weights: of the next row that draws.
+Choice ChoiceOf(const SampleRow& row, int32_t n, float** weights, Packet* packet) {
+  Choice c{};
+  c.logits = At(row.logits), c.n = n;
+  if (row.draws()) c.weights = *weights, *weights += n;
+  c.n_repeated = static_cast<int32_t>(row.repeated.size());
+  c.repeated = packet->Copy(row.repeated.data(), c.n_repeated);
+  c.n_biases = static_cast<int32_t>(row.biases.size());
+  TokenBias* biases = packet->Add<TokenBias>(c.n_biases, &c.biases);
+  std::copy(row.biases.begin(), row.biases.end(), biases);
+  std::sort(biases, biases + c.n_biases,
+            [](const TokenBias& x, const TokenBias& y) { return x.token < y.token; });
+  if (row.allowed != nullptr) c.allowed = packet->Copy(row.allowed, (n + 31) / 32);
+  c.repeat_penalty = row.repeat_penalty, c.temperature = row.temperature, c.top_p = row.top_p;
+  c.min_p = row.min_p, c.top_k = row.top_k, c.seed = row.seed, c.draw = row.draw;
+  return c;
 }
 
 }  // namespace
@@ -229,30 +263,25 @@ void AddSampleKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, sample, 0); }
 
 Status CudaDevice::Sample(Stream* s, const SampleArgs& a) {
   KVC_ENTER();
-  const int64_t n_repeated = static_cast<int64_t>(a.repeated.size()),
-                n_biases = static_cast<int64_t>(a.biases.size()),
-                words = a.allowed == nullptr ? 0 : (a.n + 31) / 32;
+  const int64_t n_rows = static_cast<int64_t>(a.rows.size());
+  if (n_rows == 0) return {};
+  int64_t bytes = n_rows > 1 ? Packet::Size<Choice>(n_rows) : 0;
+  for (const SampleRow& row : a.rows) bytes += ListBytes(row, a.n);
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(
-      s,
-      Packet::Size<int32_t>(n_repeated) + Packet::Size<TokenBias>(n_biases) + Packet::Size<uint32_t>(words),
-      Packet::Size<int32_t>(1)));
+  KVC_RETURN_IF_ERROR(packet.Begin(s, bytes, Packet::Size<int32_t>(n_rows)));
   SampleParams p{};
-  p.logits = At(a.logits), p.weights = At(a.weights), p.n = a.n;
-  p.n_repeated = static_cast<int32_t>(n_repeated), p.n_biases = static_cast<int32_t>(n_biases);
-  p.repeated = packet.Copy(a.repeated.data(), n_repeated);
-  TokenBias* biases = packet.Add<TokenBias>(n_biases, &p.biases);
-  std::copy(a.biases.begin(), a.biases.end(), biases);
-  std::sort(biases, biases + n_biases,
-            [](const TokenBias& x, const TokenBias& y) { return x.token < y.token; });
-  if (words > 0) p.allowed = packet.Copy(a.allowed, words);
-  p.repeat_penalty = a.repeat_penalty, p.temperature = a.temperature, p.top_p = a.top_p, p.min_p = a.min_p;
-  p.top_k = a.top_k, p.seed = a.seed, p.draw = a.draw;
-  p.token = packet.Room<int32_t>(1);
+  float* weights = At(a.weights);
+  Choice* const rows = n_rows > 1 ? packet.Add<Choice>(n_rows, &p.rows) : &p.one;
+  for (int64_t i = 0; i < n_rows; ++i)
+    rows[i] = ChoiceOf(a.rows[static_cast<size_t>(i)], a.n, &weights, &packet);
+  p.tokens = packet.Answers<int32_t>(n_rows);
   KVC_RETURN_IF_ERROR(packet.Send());
   KVC_RETURN_IF_ERROR(
-      Check(KVC_LAUNCH_EARLY(sample, dim3(1), dim3(kThreads), 0, StreamOf(s), p), "sampling"));
-  return StreamOf(s).Fetch(p.token, a.token, 4);
+      Check(KVC_LAUNCH_EARLY(sample, dim3(static_cast<unsigned>(n_rows)), dim3(kThreads), 0, StreamOf(s), p),
+            "sampling"));
+  KVC_RETURN_IF_ERROR(StreamOf(s).Wait("sampling"));
+  std::copy(p.tokens, p.tokens + n_rows, a.tokens);
+  return {};
 }
 
 }  // namespace kvc::cuda

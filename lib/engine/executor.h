@@ -32,6 +32,7 @@ struct Workspace {
   std::vector<AngleTable> angles;                           // [L]
   std::vector<StepRow> rows;                                // of a step
   std::vector<int32_t> tokens;
+  std::vector<int32_t> repeated;  // Sampler::RowOf
   int64_t bytes() const;
   // For layers that are loaded, chosen from and stored again, of heads of at most `longest` entries. What
   // only reading a prompt needs goes.

@@ -222,7 +222,8 @@ class Planner : private CachePlanner {
     w.angles.resize(static_cast<size_t>(config_.n_layers));
     const Network& network = executor()->network();
     KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, 1, memory));
-    KVC_RETURN_IF_ERROR(Sampler(params_.sampler).Reserve(memory, config_.vocab_size, &w.sample_weights));
+    if (Sampler(params_.sampler).draws())
+      KVC_RETURN_IF_ERROR(w.sample_weights.Reserve(memory, config_.vocab_size, "sampling"));
     if (growth.n_steps > 0 || rows > 0) {
       int32_t longest = 0, ring_slots = 0, begin = 0,
               shared = 0;  // the last two: of layers that do not slide

@@ -1,6 +1,7 @@
 #include "lib/engine/sampler.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 namespace kvc {
@@ -96,32 +97,42 @@ void Sampler::Rewind(int32_t n) {
   recent_.resize(recent_.size() - std::min(recent_.size(), static_cast<size_t>(n)));
 }
 
-Status Sampler::Reserve(const DeviceMemory& memory, int32_t n, DeviceBuffer<float>* weights) const {
-  if (leaves_none_) return Error(Code::kInvalid, "the token mask and the biases leave no token to choose");
-  return params_.temperature > 0 ? weights->Reserve(memory, n, "sampling") : Status();
+Status Sampler::CheckLeft() const {
+  if (!leaves_none_) return {};
+  return Error(Code::kInvalid, "the token mask and the biases leave no token to choose");
 }
 
-Status Sampler::Choose(Device* device, Stream* stream, DevicePtr<float> logits, int32_t n, int64_t draw,
-                       const DeviceBuffer<float>& weights, int32_t* token) const {
-  SampleArgs args;
-  args.logits = logits, args.n = n;
-  int32_t repeated[kMaxRepeatWindow];
-  if (params_.repeat_penalty > 0) {
-    const int32_t window = params_.repeat_window > 0 ? params_.repeat_window : kRepeatWindow;
-    const size_t n_recent = std::min(recent_.size(), static_cast<size_t>(window));
-    std::copy(recent_.end() - static_cast<std::ptrdiff_t>(n_recent), recent_.end(), repeated);
-    std::sort(repeated, repeated + n_recent);
-    args.repeated = {repeated, static_cast<size_t>(std::unique(repeated, repeated + n_recent) - repeated)};
-    args.repeat_penalty = params_.repeat_penalty;
+size_t Sampler::penalized() const {
+  if (params_.repeat_penalty <= 0) return 0;
+  return static_cast<size_t>(params_.repeat_window > 0 ? params_.repeat_window : kRepeatWindow);
+}
+
+SampleRow Sampler::RowOf(DevicePtr<float> logits, int64_t draw, Span<const int32_t> more,
+                         std::vector<int32_t>* lists) const {
+  SampleRow row;
+  row.logits = logits;
+  if (const size_t window = penalized(); window > 0) {
+    const size_t n_more = std::min(more.size(), window), n_recent = std::min(recent_.size(), window - n_more);
+    const size_t at = lists->size();
+    assert(at + n_recent + n_more <= lists->capacity());
+    lists->insert(lists->end(), recent_.end() - static_cast<std::ptrdiff_t>(n_recent), recent_.end());
+    lists->insert(lists->end(), more.end() - n_more, more.end());
+    const auto first = lists->begin() + static_cast<std::ptrdiff_t>(at);
+    std::sort(first, lists->end());
+    lists->erase(std::unique(first, lists->end()), lists->end());
+    row.repeated = {lists->data() + at, lists->size() - at};
+    row.repeat_penalty = params_.repeat_penalty;
   }
-  if (biases_ != nullptr) args.biases = biases_->items;
-  args.allowed = mask_ == nullptr ? nullptr : mask_->items.data();
-  args.temperature = params_.temperature, args.top_p = params_.top_p, args.top_k = params_.top_k;
-  args.min_p = params_.min_p;
-  args.seed = static_cast<uint64_t>(params_.seed), args.draw = draw;
-  args.weights = weights.at(), args.token = token;
-  KVC_RETURN_IF_ERROR(device->Sample(stream, args));
-  if (*token >= 0) return {};
+  if (biases_ != nullptr) row.biases = biases_->items;
+  row.allowed = mask_ == nullptr ? nullptr : mask_->items.data();
+  row.temperature = params_.temperature, row.top_p = params_.top_p, row.top_k = params_.top_k;
+  row.min_p = params_.min_p;
+  row.seed = static_cast<uint64_t>(params_.seed), row.draw = draw;
+  return row;
+}
+
+Status CheckChosen(int32_t token) {
+  if (token >= 0) return {};
   return Error(
       Code::kBadModel,
       "no logit is a finite number: the weights of the model, or the session it was restored from, hold "

@@ -5,8 +5,9 @@
 #include <vector>
 
 #include "lib/base/archive.h"
+#include "lib/base/memory_meter.h"
 #include "lib/base/span.h"
-#include "lib/ops/device_buffer.h"
+#include "lib/base/status.h"
 #include "lib/ops/network_ops.h"
 
 namespace kvc {
@@ -25,6 +26,8 @@ constexpr int32_t kRepeatWindow = 64, kMaxRepeatWindow = 512;
 
 // kInvalid with the range when a parameter is out of it.
 Status CheckSampling(const SamplerParams& params);
+// Of a token that a device gave (Device::Sample). kBadModel: no logit that may be chosen was a finite number.
+Status CheckChosen(int32_t token);
 
 // Of one session; copied to its forks.
 class Sampler {
@@ -49,13 +52,17 @@ class Sampler {
   // Takes the tokens of a sampler that is not needed any more. Takes no memory.
   void TakeTokens(Sampler* other) { recent_.swap(other->recent_); }
 
-  // Takes what Choose needs for n logits: before anything is changed. kInvalid when biases and mask leave no
-  // token.
-  Status Reserve(const DeviceMemory& memory, int32_t n, DeviceBuffer<float>* weights) const;
-  // Changes the logits [n]. draw: number of the draw in its session. kBadModel when no logit that may be
-  // chosen is a finite number.
-  Status Choose(Device* device, Stream* stream, DevicePtr<float> logits, int32_t n, int64_t draw,
-                const DeviceBuffer<float>& weights, int32_t* token) const;
+  // kInvalid when biases and mask leave no token: before anything is changed.
+  Status CheckLeft() const;
+  // Whether chance has a part, so that Device::Sample needs weights.
+  bool draws() const { return params_.temperature > 0; }
+  // How many of the newest tokens are made less likely; 0: none.
+  size_t penalized() const;
+  // What Device::Sample takes for logits behind the tokens seen so far and `more`; valid as long as the
+  // sampler and *lists stay as they are, which has room for penalized() more. draw: its number in the
+  // session.
+  SampleRow RowOf(DevicePtr<float> logits, int64_t draw, Span<const int32_t> more,
+                  std::vector<int32_t>* lists) const;
 
   // Parameters and tokens; not what a caller sets for the next steps.
   template <typename A>

@@ -129,7 +129,7 @@ Status StepRunner::ReserveSession(const StepWish& wish) {
   Workspace& w = *workspace_;
   const DeviceMemory memory = executor_->memory();
   const ModelConfig& c = s.model_->config();
-  if (wish.chooses) KVC_RETURN_IF_ERROR(s.sampler_.Reserve(memory, c.vocab_size, &w.sample_weights));
+  if (wish.chooses) KVC_RETURN_IF_ERROR(s.sampler_.CheckLeft());
   if (wish.tokens.empty()) return {};
   const int32_t n = static_cast<int32_t>(wish.tokens.size());
   Compressor& compressor = *s.compressor_;
@@ -151,13 +151,33 @@ Status StepRunner::ReserveSession(const StepWish& wish) {
   return s.cache_->EnsureSteps(w.stream.get(), n, compressor.writes_all());
 }
 
+Status StepRunner::ReserveChoices(Span<const StepWish> wishes) {
+  Workspace& w = *workspace_;
+  const Network& network = executor_->network();
+  const DeviceMemory memory = executor_->memory();
+  int32_t choices = 0, draws = 0;
+  size_t penalized = 0;
+  for (const StepWish& wish : wishes) {
+    if (!Chooses(wish)) continue;
+    const int32_t n = 1 + wish.n_drafted;
+    const Sampler& sampler = wish.session->sampler_;
+    choices += n, draws += wish.chooses && sampler.draws() ? n : 0;
+    penalized = std::max(penalized, sampler.penalized());
+  }
+  if (choices == 0) return {};
+  choices = std::min(choices, kMostHeads);
+  w.repeated.reserve(static_cast<size_t>(choices) * penalized);
+  KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, choices, memory));
+  draws = std::min({draws, choices, executor_->device()->info().sample_rows});
+  if (draws == 0) return {};
+  return w.sample_weights.Reserve(memory, int64_t{draws} * network.config->vocab_size, "sampling");
+}
+
 Status StepRunner::ReserveShared(Span<StepWish> wishes) {
   Workspace& w = *workspace_;
   const Network& network = executor_->network();
   const DeviceMemory memory = executor_->memory();
-  int32_t choices = 0;
-  for (const StepWish& wish : wishes) choices += Chooses(wish) ? 1 + wish.n_drafted : 0;
-  if (choices > 0) KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, std::min(choices, kMostHeads), memory));
+  KVC_RETURN_IF_ERROR(ReserveChoices(wishes));
   for (Span<StepWish> left = wishes; !left.empty();) {
     const Span<StepWish> group = NextGroup(left);
     const StepShape shape = ShapeOf(group);
@@ -284,6 +304,19 @@ Status StepRunner::AfterAttention(int layer, const StepArgs& args) {
 
 // ---- choosing ----
 
+Status StepRunner::Sample(Span<const SampleRow> rows, int32_t* tokens) {
+  Workspace& w = *workspace_;
+  const size_t at_once = static_cast<size_t>(executor_->device()->info().sample_rows);
+  for (size_t first = 0; first < rows.size();) {
+    const size_t n = std::min(at_once, rows.size() - first);
+    KVC_RETURN_IF_ERROR(executor_->device()->Sample(
+        w.stream.get(), {rows.subspan(first, n), executor_->network().config->vocab_size,
+                         w.sample_weights.at(), tokens + first}));
+    first += n;
+  }
+  return {};
+}
+
 Status StepRunner::Choose(Span<StepWish> wishes) {
   StepWish* some[kMostHeads];
   int32_t n = 0;
@@ -298,7 +331,6 @@ Status StepRunner::Choose(Span<StepWish> wishes) {
 
 Status StepRunner::ChooseSome(StepWish* const* some, int32_t n) {
   Workspace& w = *workspace_;
-  Device* device = executor_->device();
   const double begin = Seconds();
   const int32_t vocab = executor_->network().config->vocab_size;
   DevicePtr<float> x[kMostHeads];
@@ -308,19 +340,25 @@ Status StepRunner::ChooseSome(StepWish* const* some, int32_t n) {
     x[i] = s.hidden_.at();
   }
   KVC_RETURN_IF_ERROR(Heads(executor_->network(), w.stream.get(), x, n, &w.step));
+  StepWish* choosing[kMostHeads];
+  SampleRow rows[kMostHeads];
+  int32_t tokens[kMostHeads];
+  size_t n_rows = 0;
+  w.repeated.clear();
   for (int32_t i = 0; i < n; ++i) {
     StepWish& wish = *some[i];
-    const Session& s = *wish.session;
     const DevicePtr<float> logits = w.step.logits() + int64_t{i} * vocab;
     if (!wish.status.ok()) continue;
     if (wish.logits != nullptr)
       KVC_RETURN_IF_ERROR(
-          device->Read(w.stream.get(), logits.As<uint8_t>(), wish.logits, 4 * int64_t{vocab}));
-    if (wish.chooses) {
-      wish.status = s.sampler_.Choose(device, w.stream.get(), logits, vocab, s.n_answer_, w.sample_weights,
-                                      &wish.token);
-    }
+          executor_->device()->Read(w.stream.get(), logits.As<uint8_t>(), wish.logits, 4 * int64_t{vocab}));
+    if (!wish.chooses) continue;
+    choosing[n_rows] = &wish;
+    rows[n_rows++] = wish.session->sampler_.RowOf(logits, wish.session->n_answer_, {}, &w.repeated);
   }
+  KVC_RETURN_IF_ERROR(Sample({rows, n_rows}, tokens));
+  for (size_t i = 0; i < n_rows; ++i)
+    choosing[i]->token = tokens[i], choosing[i]->status = CheckChosen(tokens[i]);
   for (int32_t i = 0; i < n; ++i) some[i]->session->decode_seconds_ += Seconds() - begin;
   return {};
 }

@@ -36,12 +36,15 @@ class StepRunner final : public StepSink {
   Status ReserveAll(Span<StepWish> wishes, StepWish** newest);
   Status ReserveSession(const StepWish& wish);
   Status ReserveShared(Span<StepWish> wishes);
+  Status ReserveChoices(Span<const StepWish> wishes);
   Span<StepWish> NextGroup(Span<StepWish> wishes) const;
   StepShape ShapeOf(Span<const StepWish> group) const;
   Status Feed(Span<StepWish> group);
   Status Choose(Span<StepWish> wishes);
   Status ChooseSome(StepWish* const* some, int32_t n);
+  Status Sample(Span<const SampleRow> rows, int32_t* tokens);
   Status ChooseDrafted(StepWish* wish);
+  Status SampleDrafted(const StepWish& wish, int32_t first, int32_t n, int32_t* tokens);
 
   Executor* const executor_;
   Executor::Lease workspace_;

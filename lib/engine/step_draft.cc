@@ -66,6 +66,21 @@ class KeptRows {
 
 }  // namespace
 
+// Rows [first, first + n) as steps would choose from them, had the draft foreseen the tokens in front of
+// each: of those for which it did not nobody asks.
+Status StepRunner::SampleDrafted(const StepWish& wish, int32_t first, int32_t n, int32_t* tokens) {
+  Workspace& w = *workspace_;
+  const Session& s = *wish.session;
+  const int32_t vocab = executor_->network().config->vocab_size;
+  const size_t behind = wish.tokens.size() - static_cast<size_t>(wish.n_drafted - first);
+  SampleRow rows[Session::kMostDrafted + 1];
+  w.repeated.clear();
+  for (int32_t k = 0; k < n; ++k)
+    rows[k] = s.sampler_.RowOf(w.step.logits() + int64_t{first + k} * vocab, int64_t{s.n_answer_} + k,
+                               wish.tokens.subspan(behind, static_cast<size_t>(k)), &w.repeated);
+  return Sample({rows, static_cast<size_t>(n)}, tokens);
+}
+
 Status StepRunner::ChooseDrafted(StepWish* wish) {
   Workspace& w = *workspace_;
   Session& s = *wish->session;
@@ -81,15 +96,20 @@ Status StepRunner::ChooseDrafted(StepWish* wish) {
   wish->status = s.CheckCancel("step");
   if (!wish->status.ok()) return kept.Settle();
   KVC_RETURN_IF_ERROR(Heads(executor_->network(), w.stream.get(), x, n_drafted + 1, &w.step));
-  for (int32_t i = 0; i <= n_drafted; ++i) {
-    int32_t token = StepWish::kNone;
-    const Status status =
-        s.sampler_.Choose(executor_->device(), w.stream.get(), w.step.logits() + int64_t{i} * c.vocab_size,
-                          c.vocab_size, s.n_answer_, w.sample_weights, &token);
+  int32_t tokens[Session::kMostDrafted + 1];
+  for (int32_t i = 0, n_sampled = 0; i <= n_drafted; ++i) {
+    Status status;
+    if (i == n_sampled) {
+      const int32_t n = std::min(executor_->device()->info().sample_rows, n_drafted + 1 - i);
+      status = SampleDrafted(*wish, i, n, tokens + i);
+      n_sampled += n;
+    }
+    if (status.ok()) status = CheckChosen(tokens[i]);
     if (!status.ok()) {
       if (i == 0) wish->status = status;  // else the next step says so, after the tokens there are
       break;
     }
+    int32_t token = tokens[i];
     s.Took(&token);
     if (token == StepWish::kNone) break;  // behind tokens: as if the step that finds the end had been, too
     wish->chosen[(*wish->n_chosen)++] = token;

@@ -67,6 +67,7 @@ struct DeviceInfo {
   bool half_layers = false;  // a layer at full length may have keys and values of f16 (LayerView)
   // Where it has, prompts with more rows than these have f16 between layers too.
   int32_t most_float_rows = std::numeric_limits<int32_t>::max();
+  int32_t sample_rows = 1;  // of logits from which tokens are chosen at once, in the time of one
   int32_t prompt_rows =
       256;                 // of a prompt, worked on at once: activations of a processor's stay in its caches
   int64_t granule = 4096;  // of the memory of arenas
@@ -107,7 +108,8 @@ class Device {
   virtual Status Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) = 0;
   virtual Status Read(Stream* s, DevicePtr<const uint8_t> from, void* to,
                       int64_t bytes) = 0;  // to: on the host
-  virtual Status Copy(Stream* s, Span<const PageCopy> copies) = 0;
+  virtual Status Copy(Stream* s,
+                      Span<const PageCopy> copies) = 0;  // in any order: none writes where one reads
   virtual Status Zero(Stream* s, DeviceBytes at, int64_t bytes) = 0;
 
   // ---- weights ----

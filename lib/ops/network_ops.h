@@ -146,9 +146,8 @@ struct TokenBias {
 
 // One token from logits [n], which are changed first: penalty, biases, mask. temperature 0: greedy, the
 // lowest id among equals. Lists and mask are on the host.
-struct SampleArgs {
+struct SampleRow {
   DevicePtr<float> logits;
-  int32_t n = 0;
   Span<const int32_t> repeated;       // different tokens: their logits are divided by repeat_penalty where
   float repeat_penalty = 1;           // positive, else multiplied
   Span<const TokenBias> biases;       // added
@@ -158,9 +157,16 @@ struct SampleArgs {
   int32_t top_k = 0;  // only so many of the likeliest; 0: all
   float min_p = 0;    // only those of at least this share of the likeliest one's probability; 0: all
   uint64_t seed = 0;
-  int64_t draw = 0;          // number of the draw: same logits, seed and number, same token
-  DevicePtr<float> weights;  // scratch [n]; not needed for greedy
-  int32_t* token = nullptr;  // -1: no logit is a finite number
+  int64_t draw = 0;  // number of the draw: same logits, seed and number, same token
+  bool draws() const { return temperature > 0; }
+};
+
+// Tokens of several rows, at most DeviceInfo::sample_rows.
+struct SampleArgs {
+  Span<const SampleRow> rows;
+  int32_t n = 0;
+  DevicePtr<float> weights;   // scratch [rows that draw, n]
+  int32_t* tokens = nullptr;  // [rows]; -1: no logit is a finite number
 };
 
 }  // namespace kvc

@@ -518,8 +518,8 @@ TEST_F(DeviceParity, Sampling) {
       std::vector<uint32_t> allowed(static_cast<size_t>((n + 31) / 32), 0xfffffff7u);
       int32_t token[2] = {-2, -2};
       for (int i = 0; i < 2; ++i) {
-        SampleArgs a;
-        a.logits = logits.at[i], a.weights = weights.at[i], a.n = tokens, a.token = &token[i];
+        SampleRow a;
+        a.logits = logits.at[i];
         a.temperature = draw % 4 == 0 ? 0.0f : 0.7f;
         if (draw % 3 == 0) a.top_k = 10;
         if (draw % 5 == 0) a.top_p = 0.8f;
@@ -528,7 +528,7 @@ TEST_F(DeviceParity, Sampling) {
         if (draw % 6 == 0) a.biases = {biases, 3};
         if (draw % 8 == 0) a.allowed = allowed.data();
         a.seed = 99, a.draw = draw;
-        ASSERT_TRUE(devices_[i]->Sample(streams_[i].get(), a).ok());
+        ASSERT_TRUE(devices_[i]->Sample(streams_[i].get(), {{&a, 1}, tokens, weights.at[i], &token[i]}).ok());
       }
       ++all, same += token[0] == token[1] ? 1 : 0;
       if (draw % 4 == 0) {

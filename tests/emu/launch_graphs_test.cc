@@ -383,9 +383,10 @@ TEST_P(SessionGraphsTest, StepsOfASession) {
       const int64_t launches = emu::GetCalls().launches;
       test::LogitsOf(*session);
       // docs/cuda.md: 5 a layer and the embedding; one more where the attention does not append, and one more
-      // for what methods do to entries.
+      // for what methods do to entries. Behind all of them the session's copy of the row.
       const int64_t of_layer = 5 + (Ran("step_append") ? 1 : 0) + (Ran("update_heads") ? 1 : 0);
-      EXPECT_EQ(launches, graphs[0] == '1' ? 0 : options.n_layers * of_layer + 1);
+      EXPECT_EQ(launches, (graphs[0] == '1' ? 0 : options.n_layers * of_layer + 1) + 1);
+      EXPECT_TRUE(Ran("copy_ranges"));
       EXPECT_EQ(Ran("update_heads"), c.updates);
       EXPECT_EQ(Ran("attend_step_codes"), c.of_64);
       test::FeedTokens(*session, test::TinyPrompt(30, 7));  // segments become more
@@ -493,6 +494,36 @@ TEST(SessionGraphs, AnglesAreMadeOnceAStepAndRope) {
   }
   EXPECT_EQ(n, 4 * 5 * 2);
   emu::GetOptions() = {};
+}
+
+// The rows of a draft are one attention a layer where they only append, and their tokens come back at once.
+// Pages that are chosen by what they hold are filled row by row.
+TEST_P(SessionGraphsTest, ADraftIsOneAttentionALayer) {
+  constexpr int kRows = 5;
+  test::TinyModelOptions options;
+  options.n_layers = 3, options.head_dim = GetParam();
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  const auto model = test::OpenEmulated(bytes);
+  for (const bool chooses_pages : {false, true}) {
+    SessionParams params;
+    params.sampler.temperature = 0.8f, params.sampler.repeat_penalty = 1.2f;
+    const auto session =
+        test::NewSession(model, chooses_pages ? "quest:read=32" : "snapkv:budget=24,window=8", params);
+    ASSERT_TRUE(session->Prefill(test::TinyPrompt(90), true).ok());
+    test::LogitsOf(*session);
+    std::map<std::string, int> ran;
+    emu::GetOptions().on_ran = [&](const std::string& kernel, void* const*) {
+      ++ran[kernel.find("attend_step") != std::string::npos ? "attend_step" : kernel];
+    };
+    emu::GetCalls() = {};
+    std::vector<int32_t> tokens(kRows + 1);
+    int32_t n = 0;
+    ASSERT_TRUE(session->StepDraft(test::TinyPrompt(kRows, 3), tokens.data(), kRows + 1, &n).ok());
+    EXPECT_GE(n, 1);
+    EXPECT_EQ(ran["attend_step"], options.n_layers * (chooses_pages ? kRows : 1));
+    EXPECT_EQ(ran["sample"], 1);
+    emu::GetOptions().on_ran = nullptr;
+  }
 }
 
 // What was compiled for devices that have no early starts does not wait by itself where there are some.

@@ -263,12 +263,12 @@ TEST_F(LineParity, SamplesFromLargeVocabularies) {
       int32_t token[2] = {-2, -2};
       std::vector<float> left[2];
       for (int i = 0; i < 2; ++i) {
-        SampleArgs a;
-        a.logits = logits.at[i], a.weights = weights.at[i], a.n = n, a.token = &token[i];
+        SampleRow a;
+        a.logits = logits.at[i];
         a.temperature = 0.9f, a.seed = 3, a.draw = draw;
         if (draw % 4 < 3) a.top_p = draw % 3 == 0 ? 0.05f : 0.9f;
         if (draw % 4 >= 2) a.top_k = 300;
-        ASSERT_TRUE(devices_[i]->Sample(streams_[i].get(), a).ok());
+        ASSERT_TRUE(devices_[i]->Sample(streams_[i].get(), {{&a, 1}, n, weights.at[i], &token[i]}).ok());
         left[i] = pair_->Read(weights, i);
       }
       const auto count = [](const std::vector<float>& w) {
@@ -282,6 +282,80 @@ TEST_F(LineParity, SamplesFromLargeVocabularies) {
     }
   }
   EXPECT_GE(same, all - 1) << "a draw on the border of two tokens may fall to either side";
+}
+
+// Rows at once are as they are alone, bit for bit: whichever draw, are penalised, biased or masked, and where
+// one has nothing to choose. Their logits begin anywhere.
+TEST_F(LineParity, RowsAreChosenAsAlone) {
+  constexpr int32_t kRows = 37;
+  for (const int32_t n : {1, 61, 1031}) {
+    std::vector<float> values = Random(static_cast<size_t>(kRows * n), 3);
+    std::fill_n(values.begin() + 5 * n, n, NAN);
+    const std::vector<int32_t> repeated = {0, n / 2};
+    const std::vector<TokenBias> biases = {{n / 2, 2.0f}, {0, -1.0f}, {n / 2, 1.0f}};
+    const std::vector<uint32_t> allowed(static_cast<size_t>((n + 31) / 32), 0xfffffff5u);
+    const auto rows_of = [&](DevicePtr<float> logits) {
+      std::vector<SampleRow> rows(kRows);
+      for (int32_t i = 0; i < kRows; ++i) {
+        SampleRow& row = rows[static_cast<size_t>(i)];
+        row.logits = logits + int64_t{i} * n;
+        row.temperature = i % 3 == 0 ? 0.0f : 0.6f, row.seed = 7, row.draw = i / 2;
+        if (i % 4 == 1) row.top_p = 0.8f;
+        if (i % 5 == 2) row.top_k = 9;
+        if (i % 2 == 0 && n > 1) row.repeated = repeated, row.repeat_penalty = 1.5f;
+        if (i % 7 == 3) row.biases = biases;
+        if (i % 6 == 4) row.allowed = allowed.data();
+      }
+      return rows;
+    };
+    // On the device, at once; there, one by one; on the processor.
+    std::vector<int32_t> tokens[3];
+    for (int way = 0; way < 3; ++way) {
+      const int i = way < 2 ? 1 : 0;
+      const auto logits = pair_->Copy(values), weights = pair_->Copy(values);
+      const std::vector<SampleRow> rows = rows_of(logits.at[i]);
+      tokens[way].assign(kRows, -2);
+      ASSERT_GE(devices_[1]->info().sample_rows, kRows);
+      for (size_t first = 0, some = way == 0 ? kRows : 1; first < rows.size(); first += some) {
+        const Span<const SampleRow> now(rows.data() + first, some);
+        ASSERT_TRUE(
+            devices_[i]->Sample(streams_[i].get(), {now, n, weights.at[i], tokens[way].data() + first}).ok());
+      }
+    }
+    EXPECT_EQ(tokens[0], tokens[1]) << n;
+    EXPECT_EQ(tokens[0], tokens[2]) << n;
+    EXPECT_EQ(tokens[0][5], -1);
+    pair_->blocks.clear();
+  }
+}
+
+// Many ranges at once, short and long, that begin and end anywhere; what lies between them stays.
+TEST_F(LineParity, CopiesRanges) {
+  std::mt19937 random(3);
+  constexpr int64_t kBytes = 3 << 20;
+  std::vector<uint8_t> from(kBytes), to(kBytes);
+  for (uint8_t& x : from) x = static_cast<uint8_t>(random());
+  for (const int n : {1, 2, 31, 32, 33, 150}) {
+    const auto source = pair_->Copy(from), target = pair_->Copy(to);
+    std::vector<PageCopy> copies[2];
+    int64_t at = 0;
+    for (int k = 0; k < n; ++k) {
+      const int64_t step = int64_t{1} << random() % 6,  // on which addresses and lengths lie
+          longest = n > 1 && k == n / 2 ? 600'000
+                    : n == 1            ? 40'000
+                                        : 14'000,
+                    bytes = k % 13 == 5 ? 0 : (1 + random() % longest) / step * step;
+      at = (at + 63) / step * step;
+      const int64_t begin = static_cast<int64_t>(random() % (kBytes - bytes)) / step * step;
+      for (int i = 0; i < 2; ++i) copies[i].push_back({target.at[i] + at, source.at[i] + begin, bytes});
+      at += bytes;
+    }
+    ASSERT_LT(at, kBytes);
+    for (int i = 0; i < 2; ++i)
+      ASSERT_TRUE(devices_[i]->Copy(streams_[i].get(), {copies[i].data(), copies[i].size()}).ok());
+    EXPECT_EQ(pair_->Read(target, 1), pair_->Read(target, 0)) << n;
+    pair_->blocks.clear();
+  }
 }
 
 // A mean over the layer's heads is of what all of them have by then, whatever each does to its own before and

@@ -42,8 +42,8 @@ class Predictions(unittest.TestCase):
         # Four launches, 513 KB of logits by one block, the host.
         beside = gpu_model.step_seconds(device, bare, "bf16", 9) - head
         self.assertAlmostEqual(4 * 1.3e-6 + 513_024 / 112e9 + 60e-6, beside, places=12)
-        self.assertIn("KVC_LAUNCH_EARLY(sample, dim3(1), ", read("cuda/sample.cu"))
-        self.assertIn("Fetch(p.token, a.token, 4)", read("cuda/sample.cu"))
+        self.assertIn("KVC_LAUNCH_EARLY(sample, dim3(static_cast<unsigned>(n_rows)), ", read("cuda/sample.cu"))
+        self.assertIn('Wait("sampling")', read("cuda/sample.cu"))
 
     def test_a_layer_has_as_many_launches_as_the_tests_count(self):
         kernels = gpu_model.step_kernels(gpu_model.MODELS["1B"], "int8", 100)

@@ -15,18 +15,20 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 
-int32_t Draw(const std::vector<float>& logits, SampleArgs args) {
+int32_t Draw(const std::vector<float>& logits, SampleRow row) {
   static test::TestDevice memory(3);  // threads
   const DeviceBuffer<float> x = memory.Upload(logits), weights = memory.Upload(logits);
   int32_t token = -2;
-  args.logits = x.at(), args.n = static_cast<int32_t>(logits.size()), args.weights = weights.at(),
-  args.token = &token;
-  EXPECT_TRUE(memory.device()->Sample(memory.stream(), args).ok());
+  row.logits = x.at();
+  EXPECT_TRUE(
+      memory.device()
+          ->Sample(memory.stream(), {{&row, 1}, static_cast<int32_t>(logits.size()), weights.at(), &token})
+          .ok());
   return token;
 }
 
 // The tokens that may be drawn, by definition: sorted, cut at top_k, then at top_p.
-std::vector<bool> Allowed(const std::vector<float>& logits, const SampleArgs& a) {
+std::vector<bool> Allowed(const std::vector<float>& logits, const SampleRow& a) {
   std::vector<int32_t> order;
   for (size_t i = 0; i < logits.size(); ++i) {
     if (std::isfinite(logits[i])) order.push_back(static_cast<int32_t>(i));
@@ -79,12 +81,12 @@ TEST(Sample, WhatIsNoNumberIsNeverPicked) {
   for (float temperature : {0.0f, 1.0f}) {
     for (float top_p : {0.0f, 0.5f, 1.0f}) {
       for (int32_t top_k : {0, 1, 2}) {
-        SampleArgs args;
-        args.temperature = temperature, args.top_p = top_p, args.top_k = top_k;
-        EXPECT_EQ(Draw({kNan, kInf, -kInf, 5, kNan}, args), 3);
-        EXPECT_EQ(Draw({kNan, kNan}, args), -1);
-        EXPECT_EQ(Draw({kInf, -kInf, kNan}, args), -1);
-        EXPECT_EQ(Draw({}, args), -1);
+        SampleRow row;
+        row.temperature = temperature, row.top_p = top_p, row.top_k = top_k;
+        EXPECT_EQ(Draw({kNan, kInf, -kInf, 5, kNan}, row), 3);
+        EXPECT_EQ(Draw({kNan, kNan}, row), -1);
+        EXPECT_EQ(Draw({kInf, -kInf, kNan}, row), -1);
+        EXPECT_EQ(Draw({}, row), -1);
       }
     }
   }
@@ -94,20 +96,20 @@ TEST(Sample, DrawsFromTheDefinedSetAndFromAllOfIt) {
   int wide = 0;
   for (uint32_t seed = 0; seed < 60; ++seed) {
     const std::vector<float> x = Logits(40 + seed * 3, seed, seed % 2 == 0);
-    SampleArgs args;
-    args.temperature = seed % 3 == 0 ? 0.5f : 2.0f;
-    args.top_k = static_cast<int32_t>(seed % 4 == 0 ? 0 : seed % 25);
-    args.top_p = seed % 5 == 0 ? 0.0f : 0.1f * static_cast<float>(seed % 10);
-    const std::vector<bool> allowed = Allowed(x, args);
+    SampleRow row;
+    row.temperature = seed % 3 == 0 ? 0.5f : 2.0f;
+    row.top_k = static_cast<int32_t>(seed % 4 == 0 ? 0 : seed % 25);
+    row.top_p = seed % 5 == 0 ? 0.0f : 0.1f * static_cast<float>(seed % 10);
+    const std::vector<bool> allowed = Allowed(x, row);
     std::vector<bool> seen(x.size(), false);
-    for (args.draw = 0; args.draw < 3000; ++args.draw) {
-      const int32_t token = Draw(x, args);
+    for (row.draw = 0; row.draw < 3000; ++row.draw) {
+      const int32_t token = Draw(x, row);
       ASSERT_TRUE(token >= 0 && allowed[static_cast<size_t>(token)]) << seed << ": " << token;
       seen[static_cast<size_t>(token)] = true;
     }
     const auto n_allowed = std::count(allowed.begin(), allowed.end(), true),
                n_seen = std::count(seen.begin(), seen.end(), true);
-    if (n_allowed <= 12 && args.temperature > 1) {
+    if (n_allowed <= 12 && row.temperature > 1) {
       EXPECT_GE(n_seen + 1, n_allowed) << seed;
     }
     wide += n_allowed > 1;
@@ -118,22 +120,22 @@ TEST(Sample, DrawsFromTheDefinedSetAndFromAllOfIt) {
 // Equal logits that the cut goes through: the lower ids stay.
 TEST(Sample, TiesAtTheCutGoById) {
   std::vector<float> x(1000, 1.0f);
-  SampleArgs args;
-  args.temperature = 1, args.top_k = 7;
-  for (args.draw = 0; args.draw < 500; ++args.draw) ASSERT_LT(Draw(x, args), 7);
-  args.top_k = 0, args.top_p = 0.25f;
+  SampleRow row;
+  row.temperature = 1, row.top_k = 7;
+  for (row.draw = 0; row.draw < 500; ++row.draw) ASSERT_LT(Draw(x, row), 7);
+  row.top_k = 0, row.top_p = 0.25f;
   int32_t largest = 0;
-  for (args.draw = 0; args.draw < 5000; ++args.draw) largest = std::max(largest, Draw(x, args));
+  for (row.draw = 0; row.draw < 5000; ++row.draw) largest = std::max(largest, Draw(x, row));
   EXPECT_GE(largest, 247);
   EXPECT_LE(largest, 250);
 }
 
 TEST(Sample, TinyTemperaturesAndHugeLogitsAreGreedy) {
-  SampleArgs args;
-  args.temperature = 1e-38f, args.top_p = 0.9f;
-  for (args.draw = 0; args.draw < 50; ++args.draw) {
-    EXPECT_EQ(Draw({-3e38f, 3e38f, 2.9e38f, 0}, args), 1);
-    EXPECT_EQ(Draw({1e-30f, 2e-30f, 1.9e-30f}, args), 1);
+  SampleRow row;
+  row.temperature = 1e-38f, row.top_p = 0.9f;
+  for (row.draw = 0; row.draw < 50; ++row.draw) {
+    EXPECT_EQ(Draw({-3e38f, 3e38f, 2.9e38f, 0}, row), 1);
+    EXPECT_EQ(Draw({1e-30f, 2e-30f, 1.9e-30f}, row), 1);
   }
 }
 

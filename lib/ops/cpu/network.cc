@@ -108,7 +108,11 @@ Status CpuDevice::Logits(Stream*, const LogitsArgs& a) {
 }
 
 Status CpuDevice::Sample(Stream*, const SampleArgs& a) {
-  *a.token = SampleToken(kernels_, pool_.get(), a);
+  float* weights = Raw(a.weights);
+  for (size_t i = 0; i < a.rows.size(); ++i) {
+    a.tokens[i] = SampleToken(kernels_, pool_.get(), a.rows[i], a.n, weights);
+    if (a.rows[i].draws()) weights += a.n;
+  }
   return {};
 }
 

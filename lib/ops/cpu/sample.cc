@@ -137,44 +137,44 @@ int32_t At(const float* weights, int32_t n, double target) {
 }
 
 // Keskar et al., CTRL, section 4.1; then what the caller adds; then what may be chosen at all.
-void ChangeLogits(const SampleArgs& a, float* logits) {
+void ChangeLogits(const SampleRow& a, int32_t n, float* logits) {
   for (int32_t token : a.repeated)
     logits[token] = logits[token] > 0 ? logits[token] / a.repeat_penalty : logits[token] * a.repeat_penalty;
   for (const TokenBias& b : a.biases) logits[b.token] += b.bias;
-  for (int32_t i = 0; a.allowed != nullptr && i < a.n; ++i) {
+  for (int32_t i = 0; a.allowed != nullptr && i < n; ++i) {
     if ((a.allowed[i / 32] >> (i % 32) & 1) == 0) logits[i] = kNever;
   }
 }
 
 }  // namespace
 
-int32_t SampleToken(const KernelTable& kernels, ThreadPool* pool, const SampleArgs& a) {
+int32_t SampleToken(const KernelTable& kernels, ThreadPool* pool, const SampleRow& a, int32_t n,
+                    float* weights) {
   float* logits = Raw(a.logits);
-  ChangeLogits(a, logits);
-  float* weights = Raw(a.weights);
-  const int32_t best = ArgMax(kernels, pool, logits, a.n);
-  if (best < 0 || a.temperature <= 0) return best;
+  ChangeLogits(a, n, logits);
+  const int32_t best = ArgMax(kernels, pool, logits, n);
+  if (best < 0 || !a.draws()) return best;
   const float top = logits[best];
-  for (int32_t i = 0; i < a.n; ++i) weights[i] = (FiniteOrNever(logits[i]) - top) / a.temperature;
-  if (a.top_k > 0 && a.top_k < a.n) {
-    Cut cut = FindCut(logits, a.n, a.top_k, [](int32_t) { return 1.0; });
-    for (int32_t i = 0; i < a.n; ++i) {
+  for (int32_t i = 0; i < n; ++i) weights[i] = (FiniteOrNever(logits[i]) - top) / a.temperature;
+  if (a.top_k > 0 && a.top_k < n) {
+    Cut cut = FindCut(logits, n, a.top_k, [](int32_t) { return 1.0; });
+    for (int32_t i = 0; i < n; ++i) {
       if (!cut.Takes(Key(logits[i]))) weights[i] = kNever;
     }
   }
-  kernels.softmax(weights, a.n);
+  kernels.softmax(weights, n);
   if (a.top_p > 0 && a.top_p < 1) {
-    const double limit = static_cast<double>(a.top_p) * Sum(weights, a.n);
+    const double limit = static_cast<double>(a.top_p) * Sum(weights, n);
     const auto weight = [&](int32_t i) { return static_cast<double>(weights[i]); };
-    Apply(FindCut(logits, a.n, limit, weight), logits, a.n, weights);
+    Apply(FindCut(logits, n, limit, weight), logits, n, weights);
   }
   if (a.min_p > 0) {
     const float least = a.min_p * weights[best];
-    for (int32_t i = 0; i < a.n; ++i) weights[i] = weights[i] < least ? 0 : weights[i];
+    for (int32_t i = 0; i < n; ++i) weights[i] = weights[i] < least ? 0 : weights[i];
   }
   const double u = Uniform(
       Philox(static_cast<uint32_t>(a.draw), static_cast<uint32_t>(a.draw >> 32), 0, kSampleDraw, a.seed)[0]);
-  const int32_t token = At(weights, a.n, u * Sum(weights, a.n));
+  const int32_t token = At(weights, n, u * Sum(weights, n));
   return token < 0 ? best : token;
 }
 
