@@ -43,7 +43,7 @@ struct Network {
 // What models say of their weights (lib/model/weights.cc): which products a device takes may depend on it.
 NetworkShape WithWeights(NetworkShape s, WeightType type) {
   s.half_weights = type == WeightType::kF16 || type == WeightType::kBf16;
-  s.coded_weights = HasCodes(type), s.q4k_weights = type == WeightType::kQ4K;
+  s.coded_weights = HasCodes(type), s.fine_codes = type == WeightType::kQ4K || type == WeightType::kQ6K;
   return s;
 }
 

@@ -64,8 +64,9 @@ cudaError_t DecodeWeights(int32_t cols, const ProductRoom& room, CudaStream& str
 }
 
 cudaError_t GemmDecoded(const Product& p, const ProductRoom& room, CudaStream& stream) {
-  const auto decodes = [&](const Part& w) { return HasOffsets(w.type) && Decodes(w, p.cols, room); };
-  if (std::none_of(p.parts, p.parts + p.n_parts, decodes)) return Gemm(p, room, stream);
+  const auto decodes = [&](const Part& w) { return !HasWideScales(w) && Decodes(w, p.cols, room); };
+  if (HasGemmFew(p, p.halves.low == nullptr) || std::none_of(p.parts, p.parts + p.n_parts, decodes))
+    return Gemm(p, room, stream);
   // Parts take turns in the room.
   cudaError_t e = cudaSuccess;
   for (int i = 0; i < p.n_parts && e == cudaSuccess; ++i) {

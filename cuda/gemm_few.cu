@@ -9,6 +9,9 @@
 // of the 16 bytes of a row that one gives to four lanes, each gets four, which are four codes of eight bits
 // or eight of four. So a lane has other columns than a fragment of the tensor cores has them, and takes the
 // same ones of the activations, 8 or 16 bytes of a row at once; which is which in a sum is the same to it.
+// Codes of eight bits may have a scale for 16 columns, those of four an offset beside it (Q4_K), whose share
+// is that of the sum of activations: the tensor cores make it by ones, half as much again for two rows of
+// fragments.
 //
 // Bytes: outputs * cols weights for every 64 tokens, of which all but the first come from the cache behind;
 // of activations tokens * cols for every 128 outputs, from there too. Flops: 2 * outputs * tokens * cols.
@@ -32,7 +35,7 @@ namespace kvc::cuda {
 namespace {
 
 constexpr int kThreads = 128, kRows = kFewOutputs, kRowsOfWarp = 32, kDepth = 64, kLeastStages = 4;
-constexpr int kCodesAtOnce = 32;  // columns of one scale
+constexpr int kCodesAtOnce = 32;  // columns of two fragments
 // Two blocks of 82,944 bytes are what an A100's multiprocessor has; one is what that of a GPU for desktops
 // has.
 constexpr int kMostShared = 82944;
@@ -43,17 +46,19 @@ struct Cut {
   float* sums;  // [parts, tiles of tokens and outputs, sums of a thread / 4, threads, 4]; n_parts 1: none
 };
 
-// What a kernel is made for.
-template <WeightType kType, bool kRounded, bool kOfExperts, int kN>
+// What a kernel is made for. kColumns: of one scale.
+template <WeightType kType, int kColumns, bool kRounded, bool kOfExperts, int kN>
 struct FewForm {
   static constexpr WeightType T = kType;
   static constexpr bool kRounds = kRounded, kExperts = kOfExperts, kCodes = IsScaled(T);
+  static constexpr bool kOffsets = HasOffsets(T);
+  static constexpr int kGroup = kColumns;
   static constexpr int kTokens = kN, kTiles = kN / 8;  // of 8 tokens
   // Rows in shared memory, in bytes, so that those that are read at once meet no bank twice.
   static constexpr int kWeightBytes = kDepth * 16 / VectorOf<T>::kColumns, kWeightStride = kWeightBytes + 16;
   static constexpr int kPad = T == WeightType::kF16 ? 8 : T == WeightType::kInt8 ? 16 : 32;
   static constexpr int kWidth = kDepth + kPad;
-  static constexpr int kScales = kDepth / kCodesAtOnce;
+  static constexpr int kScales = kDepth / kGroup;
 };
 
 template <int kScales, bool kThere>
@@ -62,8 +67,14 @@ template <int kScales>
 struct FewScales<kScales, true> {
   float scale[kScales][kRows];
 };
+template <int kScales, bool kThere>
+struct FewOffsets {};
+template <int kScales>
+struct FewOffsets<kScales, true> {
+  float offset[kScales][kRows];
+};
 template <typename F>
-struct FewStage : FewScales<F::kScales, F::kCodes> {
+struct FewStage : FewScales<F::kScales, F::kCodes>, FewOffsets<F::kScales, F::kOffsets> {
   alignas(16) uint8_t w[kRows][F::kWeightStride];
   alignas(16) uint16_t x[F::kRounds ? 1 : 2][F::kTokens][F::kWidth];  // high, low
 };
@@ -116,17 +127,23 @@ struct FewOperands {
       if constexpr (!F::kRounds) CopyLater<16>(&s->x[1][t + i][c], p.halves.low + x, there);
     }
   }
-  // The scales of a thread's row from column k0 on.
-  KVC_DEVICE void ReadScales(int32_t k0, uint16_t (&scale)[F::kScales]) const {
+  // What groups of a thread's row have beside their codes, from column k0 on.
+  using Scales = GroupBits<F::T>[F::kScales];
+  KVC_DEVICE void ReadScales(int32_t k0, Scales& scale) const {
     static_assert(kThreads == kRows);
     const int r = min(ThreadOfBlock(), w.rows - 1 - row0);
-    const uint16_t* from = w.scales + Row(r) * (p.cols / w.group);
+    const int64_t from = Row(r) * (p.cols / w.group);
     KVC_UNROLL
-    for (int i = 0; i < F::kScales; ++i) scale[i] = from[min(k0 + i * kCodesAtOnce, p.cols - 1) / w.group];
+    for (int i = 0; i < F::kScales; ++i)
+      scale[i] = BitsOfGroup<F::T>(w, from + min(k0 + i * F::kGroup, p.cols - 1) / w.group);
   }
-  KVC_DEVICE void PutScales(const uint16_t (&scale)[F::kScales], FewStage<F>* s) const {
+  KVC_DEVICE void PutScales(const Scales& scale, FewStage<F>* s) const {
     KVC_UNROLL
-    for (int i = 0; i < F::kScales; ++i) s->scale[i][ThreadOfBlock()] = HalfBits(scale[i]);
+    for (int i = 0; i < F::kScales; ++i) {
+      s->scale[i][ThreadOfBlock()] = HalfBits(static_cast<uint16_t>(scale[i] & 0xffffu));
+      if constexpr (F::kOffsets)
+        s->offset[i][ThreadOfBlock()] = HalfBits(static_cast<uint16_t>(scale[i] >> 16));
+    }
   }
 };
 
@@ -215,7 +232,59 @@ KVC_DEVICE void ReadCodes(const FewStage<F>& s, int k, LeftFactor<false> (&w)[2]
   }
 }
 
-// The same of codes: sums of 32 columns first, which their scale is taken to.
+// Sums of 32 columns of a lane's two tokens.
+template <typename F>
+KVC_DEVICE float2 SumTokens(const RightFactor<!F::kRounds> (&x)[2]) {
+  constexpr uint32_t kOnes = 0x3c003c00u;  // of f16
+  LeftFactor<false> ones;
+  KVC_UNROLL
+  for (int i = 0; i < 4; ++i) ones.high[i] = kOnes;
+  float tile[4] = {};
+  KVC_UNROLL
+  for (int j = 0; j < 2; ++j) MmaSplit<F16Halves>(tile, ones, x[j]);
+  return {tile[0], tile[1]};
+}
+
+// What groups of the warp's rows have beside their codes, and of a lane's rows, and rows eight further on.
+template <typename F>
+struct LaneScales {
+  static constexpr int kGroups = kCodesAtOnce / F::kGroup;
+  float2 scale[2][kGroups], offset[2];
+  KVC_DEVICE LaneScales(const FewStage<F>& s, int k) {
+    const int row = WarpOfBlock() * kRowsOfWarp + Lane() / 4;
+    KVC_UNROLL
+    for (int m = 0; m < 2; ++m) {
+      KVC_UNROLL
+      for (int g = 0; g < kGroups; ++g) {
+        const float* at = s.scale[k / F::kGroup + g] + row + 16 * m;
+        scale[m][g] = {at[0], at[8]};
+      }
+      if constexpr (F::kOffsets) {
+        const float* at = s.offset[k / F::kGroup] + row + 16 * m;
+        offset[m] = {at[0], at[8]};
+      }
+    }
+  }
+};
+
+// sum += outputs of 16 rows and eight tokens over 32 columns: sums of a group's columns first, which its
+// scale is taken to. Where a scale is that of 16 columns, each of the two fragments has one.
+template <typename F>
+KVC_DEVICE void AddCodes(const LeftFactor<false> (&w)[2], const RightFactor<!F::kRounds> (&x)[2],
+                         const float2 (&scale)[LaneScales<F>::kGroups], float (&sum)[4]) {
+  constexpr int kFragments = 2 / LaneScales<F>::kGroups;  // of a group
+  KVC_UNROLL
+  for (int g = 0; g < LaneScales<F>::kGroups; ++g) {
+    float tile[4] = {};
+    KVC_UNROLL
+    for (int j = 0; j < kFragments; ++j)
+      MmaSplit<F16Halves>(tile, w[g * kFragments + j], x[g * kFragments + j]);
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) sum[i] += tile[i] * (i < 2 ? scale[g].x : scale[g].y);
+  }
+}
+
+// The same as MultiplyHalves, of codes.
 template <typename F>
 KVC_DEVICE void MultiplyCodes(const FewStage<F>& s, FewSums<F>& sum) {
   KVC_UNROLL
@@ -224,17 +293,17 @@ KVC_DEVICE void MultiplyCodes(const FewStage<F>& s, FewSums<F>& sum) {
     ReadTokens<F>(s, k, x);
     LeftFactor<false> w[2][2];
     ReadCodes<F>(s, k, w);
+    const LaneScales<F> of(s, k);
     KVC_UNROLL
-    for (int m = 0; m < 2; ++m) {
-      const float* scale = s.scale[k / kCodesAtOnce] + WarpOfBlock() * kRowsOfWarp + 16 * m + Lane() / 4;
-      const float low = scale[0], high = scale[8];
+    for (int n = 0; n < F::kTiles; ++n) {
+      float2 all = {};
+      if constexpr (F::kOffsets) all = SumTokens<F>(x[n]);
       KVC_UNROLL
-      for (int n = 0; n < F::kTiles; ++n) {
-        float tile[4] = {};
+      for (int m = 0; m < 2; ++m) {
+        AddCodes<F>(w[m], x[n], of.scale[m], sum[m][n]);
         KVC_UNROLL
-        for (int j = 0; j < 2; ++j) MmaSplit<F16Halves>(tile, w[m][j], x[n][j]);
-        KVC_UNROLL
-        for (int i = 0; i < 4; ++i) sum[m][n][i] += tile[i] * (i < 2 ? low : high);
+        for (int i = 0; F::kOffsets && i < 4; ++i)
+          sum[m][n][i] += (i % 2 == 0 ? all.x : all.y) * (i < 2 ? of.offset[m].x : of.offset[m].y);
       }
     }
   }
@@ -292,7 +361,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_few(const Product p, const C
   o.Begin();
   const int32_t begin = static_cast<int32_t>(blockIdx.z) * cut.stages,
                 n = min(cut.stages, (p.cols + kDepth - 1) / kDepth - begin);
-  uint16_t scale[F::kScales] = {};
+  typename FewOperands<F>::Scales scale = {};
   KVC_UNROLL
   for (int i = 0; i < kAhead; ++i) {
     if (i < n) {
@@ -361,11 +430,11 @@ template <typename F>
 void AddForm(KernelLoader* loader) {
   KVC_ADD(loader, gemm_few<F>, kSharedOf<F>);
 }
-template <WeightType T, bool kRounds, bool kExperts>
+template <WeightType T, int kGroup, bool kRounds, bool kExperts>
 void AddForms(KernelLoader* loader) {
-  AddForm<FewForm<T, kRounds, kExperts, 16>>(loader);
-  AddForm<FewForm<T, kRounds, kExperts, 32>>(loader);
-  AddForm<FewForm<T, kRounds, kExperts, 64>>(loader);
+  AddForm<FewForm<T, kGroup, kRounds, kExperts, 16>>(loader);
+  AddForm<FewForm<T, kGroup, kRounds, kExperts, 32>>(loader);
+  if constexpr (!HasOffsets(T)) AddForm<FewForm<T, kGroup, kRounds, kExperts, 64>>(loader);
 }
 
 // Parts of a product of so many tiles, in stages: what a block does one after the other is to be the least,
@@ -403,42 +472,101 @@ cudaError_t LaunchForm(Product p, const ProductRoom& room, CudaStream& stream) {
   return e;
 }
 
-template <WeightType T, bool kRounds, bool kExperts>
+template <WeightType T, int kGroup, bool kRounds, bool kExperts>
 cudaError_t LaunchFew(const Product& p, const ProductRoom& room, CudaStream& stream) {
   const int32_t tokens = FewTokens(p.n);
-  if (tokens == 16) return LaunchForm<FewForm<T, kRounds, kExperts, 16>>(p, room, stream);
-  if (tokens == 32) return LaunchForm<FewForm<T, kRounds, kExperts, 32>>(p, room, stream);
-  return LaunchForm<FewForm<T, kRounds, kExperts, 64>>(p, room, stream);
+  if (tokens == 16) return LaunchForm<FewForm<T, kGroup, kRounds, kExperts, 16>>(p, room, stream);
+  // With offsets there are no registers for 64 tokens.
+  if constexpr (!HasOffsets(T)) {
+    if (tokens == 64) return LaunchForm<FewForm<T, kGroup, kRounds, kExperts, 64>>(p, room, stream);
+  }
+  return LaunchForm<FewForm<T, kGroup, kRounds, kExperts, 32>>(p, room, stream);
 }
+
+// Weights as kernels are made for: a type, and the columns of its scale; kF32: they are for none.
+struct FewKind {
+  WeightType type;
+  int32_t group;
+  // Codes that only few rows of two numbers have kernels for: with KVC_CUDA_ROUND=0 more go another way.
+  bool rounded() const { return type == WeightType::kQ4K || group == 16; }
+};
+FewKind KindOf(const Part& w, int32_t cols) {
+  constexpr FewKind kNone{WeightType::kF32, 0};
+  switch (w.type) {
+    case WeightType::kF16:
+      return cols % VectorOf<WeightType::kF16>::kColumns == 0 ? FewKind{w.type, 32} : kNone;
+    case WeightType::kInt8:
+      if (cols % 32 == 0 && w.group % 32 == 0) return {w.type, 32};
+      return cols % 16 == 0 && w.group % 16 == 0 ? FewKind{w.type, 16} : kNone;
+    case WeightType::kInt4:
+    case WeightType::kQ4K:
+      return cols % 32 == 0 && w.group % 32 == 0 ? FewKind{w.type, 32} : kNone;
+    default:
+      return kNone;
+  }
+}
+
 template <WeightType T>
 cudaError_t LaunchType(const Product& p, const ProductRoom& room, CudaStream& stream) {
-  if (p.tiles != nullptr) return LaunchFew<T, true, true>(p, room, stream);
-  return p.halves.low == nullptr ? LaunchFew<T, true, false>(p, room, stream)
-                                 : LaunchFew<T, false, false>(p, room, stream);
+  if (p.tiles != nullptr) return LaunchFew<T, 32, true, true>(p, room, stream);
+  return p.halves.low == nullptr ? LaunchFew<T, 32, true, false>(p, room, stream)
+                                 : LaunchFew<T, 32, false, false>(p, room, stream);
+}
+// Of those kinds that have no kernel for many rows of two numbers.
+template <WeightType T, int kGroup>
+cudaError_t LaunchRounded(const Product& p, const ProductRoom& room, CudaStream& stream) {
+  if constexpr (!HasOffsets(T)) {  // experts have none (prepare.cc)
+    if (p.tiles != nullptr) return LaunchFew<T, kGroup, true, true>(p, room, stream);
+  }
+  return p.halves.low == nullptr ? LaunchFew<T, kGroup, true, false>(p, room, stream)
+                                 : LaunchForm<FewForm<T, kGroup, false, false, 16>>(p, room, stream);
 }
 
 }  // namespace
 
 void AddGemmFewKernels(KernelLoader* loader) {
-  AddForms<WeightType::kF16, true, false>(loader), AddForms<WeightType::kF16, true, true>(loader);
-  AddForms<WeightType::kInt8, true, false>(loader), AddForms<WeightType::kInt8, true, true>(loader);
-  AddForms<WeightType::kInt4, true, false>(loader), AddForms<WeightType::kInt4, true, true>(loader);
-  // Of two numbers: routers, and all with KVC_CUDA_ROUND=0 but experts.
-  AddForms<WeightType::kF16, false, false>(loader), AddForms<WeightType::kInt8, false, false>(loader);
-  AddForms<WeightType::kInt4, false, false>(loader);
+  constexpr WeightType kF16 = WeightType::kF16, kInt8 = WeightType::kInt8, kInt4 = WeightType::kInt4,
+                       kQ4K = WeightType::kQ4K;
+  AddForms<kF16, 32, true, false>(loader), AddForms<kF16, 32, true, true>(loader);
+  AddForms<kInt8, 32, true, false>(loader), AddForms<kInt8, 32, true, true>(loader);
+  AddForms<kInt4, 32, true, false>(loader), AddForms<kInt4, 32, true, true>(loader);
+  AddForms<kInt8, 16, true, false>(loader), AddForms<kInt8, 16, true, true>(loader);
+  AddForms<kQ4K, 32, true, false>(loader);
+  // Of two numbers: up to eight rows, routers, and all with KVC_CUDA_ROUND=0 but experts.
+  AddForms<kF16, 32, false, false>(loader), AddForms<kInt8, 32, false, false>(loader);
+  AddForms<kInt4, 32, false, false>(loader);
+  AddForm<FewForm<kInt8, 16, false, false, 16>>(loader), AddForm<FewForm<kQ4K, 32, false, false, 16>>(loader);
   KVC_ADD(loader, join_few<16>, 0), KVC_ADD(loader, join_few<32>, 0), KVC_ADD(loader, join_few<64>, 0);
 }
 
-bool HasGemmFew(const Product& p, WeightType form) {
-  return p.n <= kMostFewRows && form != WeightType::kF32 && (p.halves.low == nullptr || p.tiles == nullptr);
+bool HasGemmFew(const Product& p, bool rounds) {
+  const bool experts = p.tiles != nullptr;
+  if (p.n > kMostFewRows || (experts && !rounds)) return false;
+  for (int i = 0; i < p.n_parts; ++i) {
+    const FewKind kind = KindOf(p.parts[i], p.cols);
+    if (kind.type == WeightType::kF32 || (experts && HasOffsets(kind.type))) return false;
+    if (kind.rounded() && !rounds && FewTokens(p.n) > 16) return false;
+  }
+  return true;
 }
 
-cudaError_t GemmFew(const Product& p, WeightType form, const ProductRoom& room, CudaStream& stream) {
-  switch (form) {
+cudaError_t GemmFew(const Product& p, const ProductRoom& room, CudaStream& stream) {
+  const FewKind kind = KindOf(p.parts[0], p.cols);
+  for (int i = 1; i < p.n_parts; ++i) {
+    const FewKind other = KindOf(p.parts[i], p.cols);
+    if (other.type == kind.type && other.group == kind.group) continue;
+    cudaError_t e = cudaSuccess;  // parts of different kinds, one after the other
+    for (i = 0; i < p.n_parts && e == cudaSuccess; ++i) e = GemmFew(OnePart(p, i), room, stream);
+    return e;
+  }
+  switch (kind.type) {
     case WeightType::kInt8:
-      return LaunchType<WeightType::kInt8>(p, room, stream);
+      return kind.group == 16 ? LaunchRounded<WeightType::kInt8, 16>(p, room, stream)
+                              : LaunchType<WeightType::kInt8>(p, room, stream);
     case WeightType::kInt4:
       return LaunchType<WeightType::kInt4>(p, room, stream);
+    case WeightType::kQ4K:
+      return LaunchRounded<WeightType::kQ4K, 32>(p, room, stream);
     default:
       return LaunchType<WeightType::kF16>(p, room, stream);
   }

@@ -31,16 +31,14 @@
 namespace kvc::cuda {
 namespace {
 
-constexpr int kThreads = 128, kRows = 128, kDepth = 32;
+constexpr int kThreads = 128, kRows = 128, kDepth = kScaledColumns;
 constexpr int kFewTokens = 64, kManyTokens = 128;
 
 // How a kernel reads weights: as one of these types in whole vectors of 16 bytes, codes with one scale a row
 // of a stage; or as kF32, any type, decoded one by one.
 WeightType FormOf(const Part& w, int32_t cols) {
-  if (HasOffsets(w.type)) return WeightType::kF32;
-  const bool codes = IsScaled(w.type);
-  const bool vectors = cols % (codes ? kDepth : VectorOf<WeightType::kF16>::kColumns) == 0;
-  return vectors && (!codes || w.group % kDepth == 0) ? w.type : WeightType::kF32;
+  const int32_t columns = IsScaled(w.type) ? kDepth : VectorOf<WeightType::kF16>::kColumns;
+  return cols % columns == 0 && HasWideScales(w) ? w.type : WeightType::kF32;
 }
 
 // What a kernel is made for.
@@ -397,19 +395,12 @@ void AddGemmMmaKernels(KernelLoader* loader) {
   AddForms<WeightType::kF32, true>(loader), AddForms<WeightType::kF32, false>(loader);
 }
 
-bool ComesInVectors(const Product& p) {
-  for (int i = 0; i < p.n_parts; ++i) {
-    if (FormOf(p.parts[i], p.cols) == WeightType::kF32) return false;
-  }
-  return true;
-}
-
 cudaError_t GemmMma(Product p, const ProductRoom& room, CudaStream& stream) {
   const WeightType form = FormOf(p.parts[0], p.cols);
   for (int i = 1; i < p.n_parts; ++i) {
     if (FormOf(p.parts[i], p.cols) != form) return EachPart(p, room, stream);
   }
-  if (HasGemmFew(p, form) && !HasMany(p, form, stream)) return GemmFew(p, form, room, stream);
+  if (HasGemmFew(p, p.halves.low == nullptr) && !HasMany(p, form, stream)) return GemmFew(p, room, stream);
   switch (form) {
     case WeightType::kInt8:
       return LaunchType<WeightType::kInt8>(p, stream);

@@ -71,12 +71,12 @@ class LayerMath {
         blas_(blas),
         rows_(shape, n, stream_.traits(), BlasScratch(shape, n, stream_.traits(), *blas), At(scratch)) {}
 
-  // Of products of many rows that were rounded, by cuBLASLt or of codes with offsets. Those that were not
-  // meet codes as they are.
+  // Of products of many rows that were rounded, by cuBLASLt or of codes that have to be decoded. Those that
+  // were not meet codes as they are.
   static BlasBytes BlasScratch(const NetworkShape& shape, int64_t n, const LaunchTraits& traits, Blas& blas) {
     if (!traits.rounds || n <= kMostGemvRows) return {0, 0};
     BlasBytes bytes = blas.ScratchOf(shape, n);
-    if (shape.q4k_weights) bytes.decoded = Blas::DecodedBytes(shape);
+    if (shape.fine_codes && n > kMostFewRows) bytes.decoded = Blas::DecodedBytes(shape);
     return bytes;
   }
 
@@ -215,11 +215,11 @@ class LayerMath {
     return !shape_.layer_norms && !bias && FitsOneRow(p);
   }
   bool HasFewRows(const Product& p) const {
-    for (int i = 0; i < p.n_parts; ++i) {
-      if (HasOffsets(p.parts[i].type)) return n_ <= kMostGemvRowsOfOffsets;
-    }
-    if (n_ > kMostGemvRows || n_ < stream_.traits().tuning.few_rows) return n_ <= kMostGemvRows;
-    return p.tiles != nullptr || !ComesInVectors(p);
+    int32_t most = kMostGemvRows;
+    for (int i = 0; i < p.n_parts; ++i) most = HasOffsets(p.parts[i].type) ? kMostGemvRowsOfOffsets : most;
+    const bool of_experts = p.tiles != nullptr && n_ <= kMostGemvRows;
+    if (!of_experts && n_ >= stream_.traits().tuning.few_rows && HasGemmFew(p, rounds())) return false;
+    return n_ <= most;
   }
   bool Takes(const Product& p) const { return !HasFewRows(p) && TakesHalves(p); }
   RowHalves HalvesOf(bool rounds) const {

@@ -52,10 +52,11 @@ int32_t WarpsOfRows(int32_t n_units, int32_t blocks, int32_t most);
 cudaError_t GemvRow(const OneRow& o, CudaStream& stream);
 
 // A few rows: every weight is read once for up to four of them. Byte model: rows * cols weights, x from the
-// caches. Of products that the tensor cores could have, up to Tuning::few_rows; of all others, and of
-// experts, up to so many.
+// caches. Of products that gemm_few.cu has, up to Tuning::few_rows; of all others, and of experts, up to so
+// many.
 constexpr int32_t kMostGemvRows = 8;
-// Of codes with offsets, which more rows meet as f16: to write and read that is seven times what they are.
+// Of codes with offsets, where more rows meet them as f16: to write and read that is seven times what they
+// are.
 constexpr int32_t kMostGemvRowsOfOffsets = 32;
 cudaError_t Gemv(Product p, CudaStream& stream);
 // The same with tiles of 1, 2 or 4 pairs: of the experts those that the tiles name are read, no others.
@@ -76,11 +77,9 @@ constexpr int32_t FewTokens(int32_t n) { return n <= 16 ? 16 : n <= 32 ? 32 : 64
 constexpr int64_t MostFewSums(int32_t n, int32_t multiprocessors) {
   return int64_t{kFewBlocks} * multiprocessors * kFewOutputs * FewTokens(n);
 }
-// form: how a kernel reads the weights (gemm_mma.cu).
-bool HasGemmFew(const Product& p, WeightType form);
-// Whether all weights of a product come in whole vectors to the tensor cores (gemm_mma.cu).
-bool ComesInVectors(const Product& p);
-cudaError_t GemmFew(const Product& p, WeightType form, const ProductRoom& room, CudaStream& stream);
+// rounds: activations are one number of f16.
+bool HasGemmFew(const Product& p, bool rounds);
+cudaError_t GemmFew(const Product& p, const ProductRoom& room, CudaStream& stream);
 
 // y = x [n, cols].
 cudaError_t RoundRows(const float* x, int64_t n, int32_t cols, const RowHalves& y, CudaStream& stream);
@@ -100,7 +99,7 @@ cudaError_t GemmBlas(const Product& p, const ProductRoom& room, Blas* blas, Cuda
 // which its factor is not in.
 bool Decodes(const Part& w, int32_t cols, const ProductRoom& room);
 cudaError_t DecodeWeights(int32_t cols, const ProductRoom& room, CudaStream& stream, Part* w);
-// As Gemm, of codes with offsets in f16 where the room holds them.
+// As Gemm, of codes without wide scales in f16 where the room holds them and many rows meet them.
 cudaError_t GemmDecoded(const Product& p, const ProductRoom& room, CudaStream& stream);
 
 // numbers [n], of bf16 or f16, aligned to 16 bytes, become f16 times 2^shift.

@@ -16,6 +16,9 @@ constexpr bool IsScaled(WeightType type) {
 constexpr bool HasOffsets(WeightType type) { return type == WeightType::kQ4K; }
 constexpr bool HasFourBits(WeightType type) { return type == WeightType::kInt4 || type == WeightType::kQ4K; }
 
+// Columns of a stage of gemm_mma.cu.
+constexpr int kScaledColumns = 32;
+
 struct Part {
   const uint8_t* data;
   const uint16_t* scales;      // HasOffsets: pairs, a scale and an offset
@@ -26,6 +29,11 @@ struct Part {
   WeightType type;
   int32_t first_block;  // of the kernel, whose blocks are each of one part
 };
+
+// No codes, or codes with a scale for so many columns and more, and nothing beside it.
+inline bool HasWideScales(const Part& w) {
+  return !IsScaled(w.type) || (!HasOffsets(w.type) && w.group % kScaledColumns == 0);
+}
 
 // Pairs [first, first + n) of a token and an expert that works on it, all of one expert; n 0: none.
 struct ExpertTile {

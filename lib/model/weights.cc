@@ -206,7 +206,7 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
         if (m->stack == 1) {
           w.shape.half_weights |= type == WeightType::kF16 || type == WeightType::kBf16;
           w.shape.coded_weights |= HasCodes(type);
-          w.shape.q4k_weights |= type == WeightType::kQ4K;
+          w.shape.fine_codes |= type == WeightType::kQ4K || (HasCodes(type) && m->parts[i].group % 32 != 0);
         }
         w.shape.f32_weights |= type == WeightType::kF32;
       }

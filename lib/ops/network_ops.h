@@ -77,8 +77,9 @@ struct NetworkShape {
   bool attention_sinks = false, clamped_activation = false;
   bool layer_norms = false;      // every norm takes the mean off; those with a bias in LayerMatrices add it
   bool parallel_blocks = false;  // the feed-forward part reads x as it was before the attention's output
-  // Of some matrix that every row meets: f16 or bf16; codes; of those q4_k. Scratch may depend on it.
-  bool half_weights = false, coded_weights = false, q4k_weights = false;
+  // Of some matrix that every row meets: f16 or bf16; codes; of those q4_k, or with a scale for fewer than 32
+  // columns. Scratch may depend on it.
+  bool half_weights = false, coded_weights = false, fine_codes = false;
   bool f32_weights = false;  // of some matrix of a layer: what stands between products is wanted as it is
 };
 
