@@ -5,11 +5,11 @@ plugins {
 
 android {
     namespace = "dev.kvc.sample"
-    compileSdk = 35
+    compileSdk = 34
     defaultConfig {
         applicationId = "dev.kvc.sample"
         minSdk = 26
-        targetSdk = 35
+        targetSdk = 34
         versionCode = 1
         versionName = "1"
         ndk { abiFilters += listOf("arm64-v8a", "x86_64") }
