@@ -496,8 +496,8 @@ TEST(SessionGraphs, AnglesAreMadeOnceAStepAndRope) {
   emu::GetOptions() = {};
 }
 
-// The rows of a draft are one attention a layer where they only append, and their tokens come back at once.
-// Pages that are chosen by what they hold are filled row by row.
+// The rows of a draft are one attention a layer where they only append, and their tokens come back at once:
+// those of plain steps. Pages that are chosen by what they hold are filled row by row.
 TEST_P(SessionGraphsTest, ADraftIsOneAttentionALayer) {
   constexpr int kRows = 5;
   test::TinyModelOptions options;
@@ -507,22 +507,25 @@ TEST_P(SessionGraphsTest, ADraftIsOneAttentionALayer) {
   for (const bool chooses_pages : {false, true}) {
     SessionParams params;
     params.sampler.temperature = 0.8f, params.sampler.repeat_penalty = 1.2f;
-    const auto session =
-        test::NewSession(model, chooses_pages ? "quest:read=32" : "snapkv:budget=24,window=8", params);
-    ASSERT_TRUE(session->Prefill(test::TinyPrompt(90), true).ok());
+    const std::string policy = chooses_pages ? "quest:read=32" : "snapkv:budget=24,window=8";
+    const auto session = test::FedSession(model, policy, 90, params),
+               plain = test::FedSession(model, policy, 90, params);
+    std::vector<int32_t> expected(kRows + 1), tokens(kRows + 1);
+    for (int32_t& token : expected) ASSERT_TRUE(plain->Step(&token).ok());
     test::LogitsOf(*session);
     std::map<std::string, int> ran;
     emu::GetOptions().on_ran = [&](const std::string& kernel, void* const*) {
       ++ran[kernel.find("attend_step") != std::string::npos ? "attend_step" : kernel];
     };
-    emu::GetCalls() = {};
-    std::vector<int32_t> tokens(kRows + 1);
+    emu::GetOptions().order = 1;  // who appends need not come first
     int32_t n = 0;
-    ASSERT_TRUE(session->StepDraft(test::TinyPrompt(kRows, 3), tokens.data(), kRows + 1, &n).ok());
-    EXPECT_GE(n, 1);
+    ASSERT_TRUE(session->StepDraft({expected.data(), kRows}, tokens.data(), kRows + 1, &n).ok());
+    EXPECT_EQ(n, kRows + 1);
+    EXPECT_EQ(tokens, expected);
     EXPECT_EQ(ran["attend_step"], options.n_layers * (chooses_pages ? kRows : 1));
     EXPECT_EQ(ran["sample"], 1);
-    emu::GetOptions().on_ran = nullptr;
+    emu::GetOptions() = {};
+    test::ExpectNearLogits(*session, *plain, 1e-4f);
   }
 }
 
