@@ -189,14 +189,8 @@ inline bool OnlyAppends(const StepRow& row, int32_t layer) {
 // join(row) others of their session.
 template <typename Join>
 int32_t EndOfWave(const StepArgs& a, int32_t first, Join&& join) {
-  const auto follows = [&](int32_t r) {
-    for (int32_t i = first; i < r; ++i) {
-      if (a.rows[i].cache == a.rows[r].cache) return !join(a.rows[r]);
-    }
-    return false;
-  };
   int32_t end = first + 1;
-  while (end < a.n_rows && !follows(end)) ++end;
+  while (end < a.n_rows && (a.rows[end].cache != a.rows[end - 1].cache || join(a.rows[end]))) ++end;
   return end;
 }
 
