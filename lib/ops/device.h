@@ -108,8 +108,8 @@ class Device {
   virtual Status Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) = 0;
   virtual Status Read(Stream* s, DevicePtr<const uint8_t> from, void* to,
                       int64_t bytes) = 0;  // to: on the host
-  virtual Status Copy(Stream* s,
-                      Span<const PageCopy> copies) = 0;  // in any order: none writes where one reads
+  // In any order: none writes where another one reads or writes.
+  virtual Status Copy(Stream* s, Span<const PageCopy> copies) = 0;
   virtual Status Zero(Stream* s, DeviceBytes at, int64_t bytes) = 0;
 
   // ---- weights ----
