@@ -228,7 +228,10 @@ void Sampling(DeviceBench* bench) {
     Check(bench->device()->Sample(bench->stream(), {{rows.data(), n_rows}, n, weights.at(), tokens.data()}));
   };
   bench->Measure("sample greedy", 0, 4.0 * n, [&] { sample(1); });
-  if (most > 1) bench->Measure("sample greedy, 8 rows", 0, 4.0 * 8 * n, [&] { sample(8); });
+  if (most > 1) {
+    bench->Measure("sample greedy, " + std::to_string(most) + " rows", 0, 4.0 * most * n,
+                   [&] { sample(rows.size()); });
+  }
   for (SampleRow& row : rows) row.temperature = 0.8f, row.top_p = 0.9f;
   bench->Measure("sample temperature 0.8, top-p 0.9", 0, 4.0 * n, [&] {
     ++rows[0].draw;

@@ -3,6 +3,7 @@
 // KiB.
 #include <algorithm>
 
+#include "cuda/block.h"
 #include "cuda/cuda_device.h"
 #include "cuda/launch.h"
 
@@ -24,25 +25,16 @@ struct CopyParams {
   Range ranges[kMostRanges];
 };
 
-// Block (i, range). All of a thread's loads come before its stores.
 template <typename T>
 KVC_DEVICE void CopyBlock(const Range& range, int64_t begin, int64_t end) {
-  const int64_t n = (end - begin) / static_cast<int64_t>(sizeof(T));
   const T* from = reinterpret_cast<const T*>(range.from + begin);
   T* to = reinterpret_cast<T*>(range.to + begin);
-  for (int64_t at = ThreadOfBlock(); at < n; at += kAhead * kThreads) {
-    T x[kAhead];
-    KVC_UNROLL
-    for (int k = 0; k < kAhead; ++k) {
-      if (at + k * kThreads < n) x[k] = from[at + k * kThreads];
-    }
-    KVC_UNROLL
-    for (int k = 0; k < kAhead; ++k) {
-      if (at + k * kThreads < n) to[at + k * kThreads] = x[k];
-    }
-  }
+  EachLoaded<kAhead>(
+      ThreadOfBlock(), static_cast<int32_t>((end - begin) / static_cast<int64_t>(sizeof(T))), kThreads,
+      [&](int32_t i) { return from[i]; }, [&](int32_t i, const T& x) { to[i] = x; });
 }
 
+// Block (i, range).
 __global__ void __launch_bounds__(kThreads) copy_ranges(const CopyParams p) {
   LetNextBegin();
   WaitForEarlier();
