@@ -64,17 +64,17 @@ cudaError_t DecodeWeights(int32_t cols, const ProductRoom& room, CudaStream& str
 }
 
 cudaError_t GemmDecoded(const Product& p, const ProductRoom& room, CudaStream& stream) {
-  const auto decodes = [&](const Part& w) { return !HasWideScales(w) && Decodes(w, p.cols, room); };
+  const auto decodes = [&](const Part& w) {
+    return HasFineCodes(w.type, w.group) && Decodes(w, p.cols, room);
+  };
   if (HasGemmFew(p, p.halves.low == nullptr) || std::none_of(p.parts, p.parts + p.n_parts, decodes))
     return Gemm(p, room, stream);
   // Parts take turns in the room.
-  cudaError_t e = cudaSuccess;
-  for (int i = 0; i < p.n_parts && e == cudaSuccess; ++i) {
-    Product one = OnePart(p, i);
-    if (decodes(one.parts[0])) e = DecodeWeights(p.cols, room, stream, one.parts);
-    if (e == cudaSuccess) e = Gemm(one, room, stream);
-  }
-  return e;
+  return EachPart(p, [&](Product one) {
+    const cudaError_t e =
+        decodes(one.parts[0]) ? DecodeWeights(p.cols, room, stream, one.parts) : cudaSuccess;
+    return e == cudaSuccess ? Gemm(one, room, stream) : e;
+  });
 }
 
 }  // namespace kvc::cuda

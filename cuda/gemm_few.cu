@@ -52,8 +52,8 @@ struct FewForm {
   static constexpr WeightType T = kType;
   static constexpr bool kRounds = kRounded, kExperts = kOfExperts, kCodes = IsScaled(T);
   static constexpr bool kOffsets = HasOffsets(T);
-  static constexpr int kGroup = kColumns;
-  static constexpr int kTokens = kN, kTiles = kN / 8;  // of 8 tokens
+  static constexpr int kGroup = kColumns, kNumbers = kOffsets ? 2 : kCodes ? 1 : 0;  // a group has
+  static constexpr int kTokens = kN, kTiles = kN / 8;                                // of 8 tokens
   // Rows in shared memory, in bytes, so that those that are read at once meet no bank twice.
   static constexpr int kWeightBytes = kDepth * 16 / VectorOf<T>::kColumns, kWeightStride = kWeightBytes + 16;
   static constexpr int kPad = T == WeightType::kF16 ? 8 : T == WeightType::kInt8 ? 16 : 32;
@@ -61,20 +61,14 @@ struct FewForm {
   static constexpr int kScales = kDepth / kGroup;
 };
 
-template <int kScales, bool kThere>
-struct FewScales {};
-template <int kScales>
-struct FewScales<kScales, true> {
-  float scale[kScales][kRows];
+template <int kNumbers, int kScales>
+struct FewGroups {
+  float of_group[kNumbers][kScales][kRows];  // scales, offsets
 };
-template <int kScales, bool kThere>
-struct FewOffsets {};
 template <int kScales>
-struct FewOffsets<kScales, true> {
-  float offset[kScales][kRows];
-};
+struct FewGroups<0, kScales> {};
 template <typename F>
-struct FewStage : FewScales<F::kScales, F::kCodes>, FewOffsets<F::kScales, F::kOffsets> {
+struct FewStage : FewGroups<F::kNumbers, F::kScales> {
   alignas(16) uint8_t w[kRows][F::kWeightStride];
   alignas(16) uint16_t x[F::kRounds ? 1 : 2][F::kTokens][F::kWidth];  // high, low
 };
@@ -140,9 +134,9 @@ struct FewOperands {
   KVC_DEVICE void PutScales(const Scales& scale, FewStage<F>* s) const {
     KVC_UNROLL
     for (int i = 0; i < F::kScales; ++i) {
-      s->scale[i][ThreadOfBlock()] = HalfBits(static_cast<uint16_t>(scale[i] & 0xffffu));
-      if constexpr (F::kOffsets)
-        s->offset[i][ThreadOfBlock()] = HalfBits(static_cast<uint16_t>(scale[i] >> 16));
+      KVC_UNROLL
+      for (int x = 0; x < F::kNumbers; ++x)
+        s->of_group[x][i][ThreadOfBlock()] = HalfBits(static_cast<uint16_t>(scale[i] >> 16 * x & 0xffffu));
     }
   }
 };
@@ -256,11 +250,11 @@ struct LaneScales {
     for (int m = 0; m < 2; ++m) {
       KVC_UNROLL
       for (int g = 0; g < kGroups; ++g) {
-        const float* at = s.scale[k / F::kGroup + g] + row + 16 * m;
+        const float* at = s.of_group[0][k / F::kGroup + g] + row + 16 * m;
         scale[m][g] = {at[0], at[8]};
       }
       if constexpr (F::kOffsets) {
-        const float* at = s.offset[k / F::kGroup] + row + 16 * m;
+        const float* at = s.of_group[1][k / F::kGroup] + row + 16 * m;
         offset[m] = {at[0], at[8]};
       }
     }
@@ -487,8 +481,7 @@ cudaError_t LaunchFew(const Product& p, const ProductRoom& room, CudaStream& str
 struct FewKind {
   WeightType type;
   int32_t group;
-  // Codes that only few rows of two numbers have kernels for: with KVC_CUDA_ROUND=0 more go another way.
-  bool rounded() const { return type == WeightType::kQ4K || group == 16; }
+  bool operator==(const FewKind& o) const { return type == o.type && group == o.group; }
 };
 FewKind KindOf(const Part& w, int32_t cols) {
   constexpr FewKind kNone{WeightType::kF32, 0};
@@ -506,36 +499,39 @@ FewKind KindOf(const Part& w, int32_t cols) {
   }
 }
 
-template <WeightType T>
-cudaError_t LaunchType(const Product& p, const ProductRoom& room, CudaStream& stream) {
-  if (p.tiles != nullptr) return LaunchFew<T, 32, true, true>(p, room, stream);
-  return p.halves.low == nullptr ? LaunchFew<T, 32, true, false>(p, room, stream)
-                                 : LaunchFew<T, 32, false, false>(p, room, stream);
-}
-// Of those kinds that have no kernel for many rows of two numbers.
+// Of fine codes there are no kernels for more than 16 rows of two numbers, and of Q4_K none for experts
+// (prepare.cc).
 template <WeightType T, int kGroup>
-cudaError_t LaunchRounded(const Product& p, const ProductRoom& room, CudaStream& stream) {
-  if constexpr (!HasOffsets(T)) {  // experts have none (prepare.cc)
+cudaError_t LaunchKind(const Product& p, const ProductRoom& room, CudaStream& stream) {
+  if constexpr (!HasOffsets(T)) {
     if (p.tiles != nullptr) return LaunchFew<T, kGroup, true, true>(p, room, stream);
   }
-  return p.halves.low == nullptr ? LaunchFew<T, kGroup, true, false>(p, room, stream)
-                                 : LaunchForm<FewForm<T, kGroup, false, false, 16>>(p, room, stream);
+  if (p.halves.low == nullptr) return LaunchFew<T, kGroup, true, false>(p, room, stream);
+  if constexpr (HasFineCodes(T, kGroup)) {
+    return LaunchForm<FewForm<T, kGroup, false, false, 16>>(p, room, stream);
+  } else {
+    return LaunchFew<T, kGroup, false, false>(p, room, stream);
+  }
+}
+// Those that LaunchKind names. Of two numbers: up to eight rows, routers, and all with KVC_CUDA_ROUND=0 but
+// experts.
+template <WeightType T, int kGroup>
+void AddKind(KernelLoader* loader) {
+  AddForms<T, kGroup, true, false>(loader);
+  if constexpr (!HasOffsets(T)) AddForms<T, kGroup, true, true>(loader);
+  if constexpr (HasFineCodes(T, kGroup)) {
+    AddForm<FewForm<T, kGroup, false, false, 16>>(loader);
+  } else {
+    AddForms<T, kGroup, false, false>(loader);
+  }
 }
 
 }  // namespace
 
 void AddGemmFewKernels(KernelLoader* loader) {
-  constexpr WeightType kF16 = WeightType::kF16, kInt8 = WeightType::kInt8, kInt4 = WeightType::kInt4,
-                       kQ4K = WeightType::kQ4K;
-  AddForms<kF16, 32, true, false>(loader), AddForms<kF16, 32, true, true>(loader);
-  AddForms<kInt8, 32, true, false>(loader), AddForms<kInt8, 32, true, true>(loader);
-  AddForms<kInt4, 32, true, false>(loader), AddForms<kInt4, 32, true, true>(loader);
-  AddForms<kInt8, 16, true, false>(loader), AddForms<kInt8, 16, true, true>(loader);
-  AddForms<kQ4K, 32, true, false>(loader);
-  // Of two numbers: up to eight rows, routers, and all with KVC_CUDA_ROUND=0 but experts.
-  AddForms<kF16, 32, false, false>(loader), AddForms<kInt8, 32, false, false>(loader);
-  AddForms<kInt4, 32, false, false>(loader);
-  AddForm<FewForm<kInt8, 16, false, false, 16>>(loader), AddForm<FewForm<kQ4K, 32, false, false, 16>>(loader);
+  AddKind<WeightType::kF16, 32>(loader), AddKind<WeightType::kInt8, 32>(loader);
+  AddKind<WeightType::kInt4, 32>(loader), AddKind<WeightType::kInt8, 16>(loader);
+  AddKind<WeightType::kQ4K, 32>(loader);
   KVC_ADD(loader, join_few<16>, 0), KVC_ADD(loader, join_few<32>, 0), KVC_ADD(loader, join_few<64>, 0);
 }
 
@@ -545,7 +541,7 @@ bool HasGemmFew(const Product& p, bool rounds) {
   for (int i = 0; i < p.n_parts; ++i) {
     const FewKind kind = KindOf(p.parts[i], p.cols);
     if (kind.type == WeightType::kF32 || (experts && HasOffsets(kind.type))) return false;
-    if (kind.rounded() && !rounds && FewTokens(p.n) > 16) return false;
+    if (HasFineCodes(kind.type, kind.group) && !rounds && FewTokens(p.n) > 16) return false;
   }
   return true;
 }
@@ -553,22 +549,19 @@ bool HasGemmFew(const Product& p, bool rounds) {
 cudaError_t GemmFew(const Product& p, const ProductRoom& room, CudaStream& stream) {
   const FewKind kind = KindOf(p.parts[0], p.cols);
   for (int i = 1; i < p.n_parts; ++i) {
-    const FewKind other = KindOf(p.parts[i], p.cols);
-    if (other.type == kind.type && other.group == kind.group) continue;
-    cudaError_t e = cudaSuccess;  // parts of different kinds, one after the other
-    for (i = 0; i < p.n_parts && e == cudaSuccess; ++i) e = GemmFew(OnePart(p, i), room, stream);
-    return e;
+    if (!(KindOf(p.parts[i], p.cols) == kind))
+      return EachPart(p, [&](const Product& one) { return GemmFew(one, room, stream); });
   }
   switch (kind.type) {
     case WeightType::kInt8:
-      return kind.group == 16 ? LaunchRounded<WeightType::kInt8, 16>(p, room, stream)
-                              : LaunchType<WeightType::kInt8>(p, room, stream);
+      return kind.group == 16 ? LaunchKind<WeightType::kInt8, 16>(p, room, stream)
+                              : LaunchKind<WeightType::kInt8, 32>(p, room, stream);
     case WeightType::kInt4:
-      return LaunchType<WeightType::kInt4>(p, room, stream);
+      return LaunchKind<WeightType::kInt4, 32>(p, room, stream);
     case WeightType::kQ4K:
-      return LaunchRounded<WeightType::kQ4K, 32>(p, room, stream);
+      return LaunchKind<WeightType::kQ4K, 32>(p, room, stream);
     default:
-      return LaunchType<WeightType::kF16>(p, room, stream);
+      return LaunchKind<WeightType::kF16, 32>(p, room, stream);
   }
 }
 

@@ -38,7 +38,7 @@ constexpr int kFewTokens = 64, kManyTokens = 128;
 // of a stage; or as kF32, any type, decoded one by one.
 WeightType FormOf(const Part& w, int32_t cols) {
   const int32_t columns = IsScaled(w.type) ? kDepth : VectorOf<WeightType::kF16>::kColumns;
-  return cols % columns == 0 && HasWideScales(w) ? w.type : WeightType::kF32;
+  return cols % columns == 0 && !HasFineCodes(w.type, w.group) ? w.type : WeightType::kF32;
 }
 
 // What a kernel is made for.
@@ -379,13 +379,6 @@ bool HasMany(Product p, WeightType form, CudaStream& stream) {
          int64_t{NumberBlocks(&p, kRows)} * TileBlocks(p, kManyTokens) >= stream.traits().multiprocessors;
 }
 
-// Parts of different forms, one after the other.
-cudaError_t EachPart(const Product& p, const ProductRoom& room, CudaStream& stream) {
-  cudaError_t e = cudaSuccess;
-  for (int i = 0; i < p.n_parts && e == cudaSuccess; ++i) e = GemmMma(OnePart(p, i), room, stream);
-  return e;
-}
-
 }  // namespace
 
 void AddGemmMmaKernels(KernelLoader* loader) {
@@ -398,7 +391,8 @@ void AddGemmMmaKernels(KernelLoader* loader) {
 cudaError_t GemmMma(Product p, const ProductRoom& room, CudaStream& stream) {
   const WeightType form = FormOf(p.parts[0], p.cols);
   for (int i = 1; i < p.n_parts; ++i) {
-    if (FormOf(p.parts[i], p.cols) != form) return EachPart(p, room, stream);
+    if (FormOf(p.parts[i], p.cols) != form)
+      return EachPart(p, [&](const Product& one) { return GemmMma(one, room, stream); });
   }
   if (HasGemmFew(p, p.halves.low == nullptr) && !HasMany(p, form, stream)) return GemmFew(p, room, stream);
   switch (form) {

@@ -217,9 +217,8 @@ class LayerMath {
   bool HasFewRows(const Product& p) const {
     int32_t most = kMostGemvRows;
     for (int i = 0; i < p.n_parts; ++i) most = HasOffsets(p.parts[i].type) ? kMostGemvRowsOfOffsets : most;
-    const bool of_experts = p.tiles != nullptr && n_ <= kMostGemvRows;
-    if (!of_experts && n_ >= stream_.traits().tuning.few_rows && HasGemmFew(p, rounds())) return false;
-    return n_ <= most;
+    const int32_t few = p.tiles != nullptr ? kMostGemvRows + 1 : stream_.traits().tuning.few_rows;
+    return n_ <= most && !(n_ >= few && HasGemmFew(p, rounds()));
   }
   bool Takes(const Product& p) const { return !HasFewRows(p) && TakesHalves(p); }
   RowHalves HalvesOf(bool rounds) const {

@@ -55,8 +55,8 @@ cudaError_t GemvRow(const OneRow& o, CudaStream& stream);
 // caches. Of products that gemm_few.cu has, up to Tuning::few_rows; of all others, and of experts, up to so
 // many.
 constexpr int32_t kMostGemvRows = 8;
-// Of codes with offsets, where more rows meet them as f16: to write and read that is seven times what they
-// are.
+// Of codes with offsets whose activations are two numbers (KVC_CUDA_ROUND=0): more rows have them decoded
+// number by number.
 constexpr int32_t kMostGemvRowsOfOffsets = 32;
 cudaError_t Gemv(Product p, CudaStream& stream);
 // The same with tiles of 1, 2 or 4 pairs: of the experts those that the tiles name are read, no others.

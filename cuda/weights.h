@@ -16,8 +16,11 @@ constexpr bool IsScaled(WeightType type) {
 constexpr bool HasOffsets(WeightType type) { return type == WeightType::kQ4K; }
 constexpr bool HasFourBits(WeightType type) { return type == WeightType::kInt4 || type == WeightType::kQ4K; }
 
-// Columns of a stage of gemm_mma.cu.
+// Codes of which so many columns have more beside them than one scale (NetworkShape::fine_codes).
 constexpr int kScaledColumns = 32;
+constexpr bool HasFineCodes(WeightType type, int32_t group) {
+  return IsScaled(type) && (HasOffsets(type) || group % kScaledColumns != 0);
+}
 
 struct Part {
   const uint8_t* data;
@@ -29,11 +32,6 @@ struct Part {
   WeightType type;
   int32_t first_block;  // of the kernel, whose blocks are each of one part
 };
-
-// No codes, or codes with a scale for so many columns and more, and nothing beside it.
-inline bool HasWideScales(const Part& w) {
-  return !IsScaled(w.type) || (!HasOffsets(w.type) && w.group % kScaledColumns == 0);
-}
 
 // Pairs [first, first + n) of a token and an expert that works on it, all of one expert; n 0: none.
 struct ExpertTile {
@@ -70,11 +68,17 @@ inline bool TakesHalves(const Product& p) {
   return true;
 }
 
-// The product with part i alone.
-inline Product OnePart(const Product& p, int i) {
+// multiply(the product with one part alone) for all parts, one after the other.
+template <typename F>
+cudaError_t EachPart(const Product& p, F&& multiply) {
+  cudaError_t e = cudaSuccess;
   Product one = p;
-  one.parts[0] = p.parts[i], one.n_parts = 1;
-  return one;
+  one.n_parts = 1;
+  for (int i = 0; i < p.n_parts && e == cudaSuccess; ++i) {
+    one.parts[0] = p.parts[i];
+    e = multiply(one);
+  }
+  return e;
 }
 
 // The rows of y that a block makes, which expert does, and where x has them.
