@@ -68,4 +68,9 @@ class KeptBlocks {
   Fence fences_[kFences];
 };
 
+// New memory, for which goes what `kept` has if it has to; null: nothing is kept.
+inline cudaError_t NewMemory(KeptBlocks* kept, int64_t bytes, void** out) {
+  return kept == nullptr ? cudaMalloc(out, static_cast<size_t>(bytes)) : kept->Allocate(bytes, out);
+}
+
 }  // namespace kvc::cuda

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/kept_blocks.h"
 #include "lib/base/log.h"
 
 namespace kvc::cuda {
@@ -55,8 +56,8 @@ cudaError_t LaunchEarly(const Launch& launch, void** params, cudaStream_t stream
 
 }  // namespace
 
-LaunchGraphs::LaunchGraphs(const LaunchTraits& traits)
-    : enabled_(traits.graphs), early_(traits.early && kHasEarlyEdges) {}
+LaunchGraphs::LaunchGraphs(const LaunchTraits& traits, KeptBlocks* kept)
+    : kept_(kept), enabled_(traits.graphs), early_(traits.early && kHasEarlyEdges) {}
 void LaunchGraphs::Clear() {
   for (Graph& graph : graphs_) Destroy(&graph);
   graphs_.clear();
@@ -181,14 +182,8 @@ cudaError_t LaunchGraphs::LaunchAll(cudaStream_t stream, LaunchList* list, const
   return cudaSuccess;
 }
 
-cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* list, const PacketCopy& copy,
-                              const char** what) {
-  if (!enabled_ || list->size() < 2) return LaunchAll(stream, list, copy, what);
-  Graph* graph = Find(piece, *list, copy);
-  if (graph == nullptr) {
-    Add(stream, piece, *list, copy);
-    return LaunchAll(stream, list, copy, what);
-  }
+cudaError_t LaunchGraphs::Replay(cudaStream_t stream, Graph* graph, LaunchList* list,
+                                 const PacketCopy& copy) {
   cudaError_t e = graph->exec == nullptr ? Build(graph, *list, copy) : Update(graph, list, copy);
   while (RefusesEdges(e) && early_ && graph->exec == nullptr) {
     Log(kLogWarning, "graphs of kernels without early starts%s: %s", mixed_ ? " beside other edges" : "",
@@ -198,7 +193,23 @@ cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* li
     Destroy(graph);
     e = Build(graph, *list, copy);
   }
-  if (e == cudaSuccess) e = cudaGraphLaunch(graph->exec, stream);
+  return e == cudaSuccess ? cudaGraphLaunch(graph->exec, stream) : e;
+}
+
+cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* list, const PacketCopy& copy,
+                              const char** what) {
+  if (!enabled_ || list->size() < 2) return LaunchAll(stream, list, copy, what);
+  Graph* graph = Find(piece, *list, copy);
+  if (graph == nullptr) {
+    Add(stream, piece, *list, copy);
+    return LaunchAll(stream, list, copy, what);
+  }
+  cudaError_t e = Replay(stream, graph, list, copy);
+  if (e == cudaErrorMemoryAllocation && kept_ != nullptr && kept_->FreeAll()) {
+    cudaGetLastError();
+    if (graph->exec == nullptr) Destroy(graph);  // what there is of it
+    e = Replay(stream, graph, list, copy);
+  }
   if (e == cudaSuccess) {
     ++n_replayed_;
     return e;

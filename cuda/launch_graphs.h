@@ -25,9 +25,11 @@ struct LaunchTraits {
   Tuning tuning;
 };
 
+class KeptBlocks;
 class LaunchGraphs {
  public:
-  explicit LaunchGraphs(const LaunchTraits& traits);
+  // kept: what goes where the device has no room for a graph; null: nothing.
+  LaunchGraphs(const LaunchTraits& traits, KeptBlocks* kept);
   LaunchGraphs(const LaunchGraphs&) = delete;
   LaunchGraphs& operator=(const LaunchGraphs&) = delete;
 
@@ -61,8 +63,11 @@ class LaunchGraphs {
   cudaError_t Build(Graph* graph, const LaunchList& list, const PacketCopy& copy);
   cudaError_t AddKernel(Graph* graph, size_t i, struct GraphLine* line);
   cudaError_t Update(Graph* graph, LaunchList* list, const PacketCopy& copy);
+  // Of a piece whose kernels came before.
+  cudaError_t Replay(cudaStream_t stream, Graph* graph, LaunchList* list, const PacketCopy& copy);
   cudaError_t LaunchAll(cudaStream_t stream, LaunchList* list, const PacketCopy& copy, const char** what);
 
+  KeptBlocks* const kept_;
   bool enabled_, early_;
   bool mixed_ = true;          // what begins early may come behind launches beside as well
   std::vector<Graph> graphs_;  // oldest first

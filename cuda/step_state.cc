@@ -60,10 +60,11 @@ void LengthReports::Free() {
 Status LengthReports::Reserve(int64_t heads) {
   if (heads <= size_) return {};
   const int64_t size = PowerOfTwoFrom(heads);
-  const auto bytes = static_cast<size_t>(size) * sizeof(HeadLengths);
+  const int64_t bytes = size * static_cast<int64_t>(sizeof(HeadLengths));
   void *host = nullptr, *device = nullptr;
-  KVC_RETURN_IF_ERROR(Check(cudaHostAlloc(&host, bytes, cudaHostAllocDefault), "memory for records"));
-  const Status status = Check(cudaMalloc(&device, bytes), "memory for records");
+  KVC_RETURN_IF_ERROR(
+      Check(cudaHostAlloc(&host, static_cast<size_t>(bytes), cudaHostAllocDefault), "memory for records"));
+  const Status status = Check(NewMemory(kept_, bytes, &device), "memory for records");
   if (!status.ok()) {
     cudaFreeHost(host);
     return status;

@@ -10,6 +10,7 @@
 namespace kvc::cuda {
 
 class CudaStream;
+class KeptBlocks;
 struct HeadLengths;  // records.h
 
 // On the device, in the packet of the first layer that turns by a rope.
@@ -55,6 +56,7 @@ class RowsBehind {
 // Kernels write what only they know of a head, and the host reads all of a step at once.
 class LengthReports {
  public:
+  explicit LengthReports(KeptBlocks* kept) : kept_(kept) {}
   // Of so many heads; `Begin` takes more only where nobody has reserved them.
   Status Reserve(int64_t heads);
   void Free();
@@ -75,6 +77,7 @@ class LengthReports {
     int32_t first, n;
     const HeadLengths* at;
   };
+  KeptBlocks* const kept_;
   std::vector<Expected> expected_;
   HeadLengths *host_ = nullptr, *device_ = nullptr;  // pinned, and on the device
   int64_t size_ = 0, used_ = 0;                      // heads

@@ -81,9 +81,7 @@ Status CudaStream::Grow(int64_t bytes) {
   void *host = nullptr, *device = nullptr;
   KVC_RETURN_IF_ERROR(
       Check(cudaHostAlloc(&host, static_cast<size_t>(bytes), cudaHostAllocDefault), "memory for records"));
-  const cudaError_t taken = kept_blocks_ == nullptr ? cudaMalloc(&device, static_cast<size_t>(bytes))
-                                                    : kept_blocks_->Allocate(bytes, &device);
-  const Status status = Check(taken, "memory for records");
+  const Status status = Check(NewMemory(kept_blocks_, bytes, &device), "memory for records");
   if (!status.ok()) {
     cudaFreeHost(host);
     return status;

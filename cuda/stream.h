@@ -17,9 +17,9 @@ namespace kvc::cuda {
 // packets lie, and what it keeps back. Operations that use it are in the device's context.
 class CudaStream final : public Stream {
  public:
-  // kept: what goes where there is no memory for packets; null: nothing.
+  // kept: what goes where there is no memory for what is the stream's own; null: nothing.
   explicit CudaStream(const LaunchTraits& traits, const Context& context = {}, KeptBlocks* kept = nullptr)
-      : context_(context), traits_(traits), kept_blocks_(kept), graphs_(traits) {}
+      : context_(context), traits_(traits), kept_blocks_(kept), graphs_(traits, kept), reports_(kept) {}
   ~CudaStream() override;
   Status Create(cudaStream_t stream);
 

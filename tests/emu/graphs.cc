@@ -257,8 +257,12 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t* from, c
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long) {
   const HeapPause pause;
+  // Its kernels' parameters lie in the device's memory.
+  constexpr size_t kBytes = 64 << 10;
   int64_t& left = kvc::emu::GetOptions().graphs;
-  if (left <= 0) return cudaErrorMemoryAllocation;
+  size_t free = 0, total = 0;
+  if (const cudaError_t e = cudaMemGetInfo(&free, &total); e != cudaSuccess) return e;
+  if (left <= 0 || free < kBytes) return cudaErrorMemoryAllocation;
   --left;
   auto exec = std::make_unique<CUgraphExec_st>();
   while (exec->steps.size() < graph->nodes.size()) {

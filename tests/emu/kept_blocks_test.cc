@@ -11,6 +11,7 @@
 
 #include <cuda_runtime.h>
 
+#include "cuda/stream.h"
 #include "lib/engine/session.h"
 #include "lib/ops/devices.h"
 #include "tests/emu/emulator.h"
@@ -168,6 +169,33 @@ TEST_F(KeptBlocks, GoBeforeAnythingIsRefused) {
   EXPECT_EQ(device->Allocate(2 * kMiB, "a test", &none).code(), Code::kMemory);
   device->Free(rest.first, rest.second);
   device->Unreserve(pages, granule);
+}
+
+// What streams have of their own: room for lengths that steps report, and graphs.
+TEST_F(KeptBlocks, GoBeforeAStreamGoesWithout) {
+  constexpr int64_t kKept = 200000;
+  emu::GetOptions().memory = 64 * kMiB;
+  cudaStream_t real = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&real, cudaStreamNonBlocking), cudaSuccess);
+  cuda::KeptBlocks kept(kMiB);
+  kept.Watch(real, nullptr);
+  const auto fill = [&] {  // all of the memory, of which some is kept
+    void *block = nullptr, *rest = nullptr;
+    EXPECT_EQ(kept.Allocate(kKept, &block), cudaSuccess);
+    EXPECT_EQ(cudaMalloc(&rest, static_cast<size_t>(64 * kMiB - Held())), cudaSuccess);
+    kept.Free(block, kKept);
+    EXPECT_EQ(Held(), 64 * kMiB);
+    return rest;
+  };
+  {
+    cuda::CudaStream stream({}, {}, &kept);
+    ASSERT_TRUE(stream.Create(real).ok());
+    void* rest = fill();
+    EXPECT_TRUE(stream.reports().Reserve(1000).ok());
+    cudaFree(rest);
+  }
+  kept.Close();
+  cudaStreamDestroy(real);
 }
 
 // A block is freed while its stream still has work there, and goes to another stream, which has none.

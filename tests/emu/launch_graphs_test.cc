@@ -244,6 +244,30 @@ TEST_F(LaunchGraphsTest, MemoryThatIsShortForAWhile) {
   }
 }
 
+// What is kept of freed memory goes before launches go one by one.
+TEST_F(LaunchGraphsTest, WhatIsKeptGoesForAGraph) {
+  constexpr int64_t kKept = 200000;
+  emu::GetOptions().memory = int64_t{4} << 20;
+  KeptBlocks kept(kKept);
+  kept.Watch(real_, nullptr);
+  {
+    CudaStream stream({}, {}, &kept);
+    Begin(&stream);
+    Step(&stream, 5, 4, 1);
+    void *block = nullptr, *rest = nullptr;
+    ASSERT_EQ(kept.Allocate(kKept, &block), cudaSuccess);
+    size_t free = 0, total = 0;
+    ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    ASSERT_EQ(cudaMalloc(&rest, free), cudaSuccess);
+    kept.Free(block, kKept);
+    Step(&stream, 5, 4, 2);
+    ExpectExpected(&stream);
+    EXPECT_EQ(stream.graphs().n_replayed(), 1);
+    cudaFree(rest);
+  }
+  kept.Close();
+}
+
 // Kernels that wait by themselves begin early behind a kernel, in a graph as in front of its first time; the
 // first one of a piece stands behind a copy.
 TEST_F(LaunchGraphsTest, KernelsThatWaitBeginEarly) {
