@@ -117,6 +117,34 @@ TEST_F(Batch, EachAnswersAsItWouldAlone) {
   }
 }
 
+// More than tokens are chosen for at once, each with settings of its own.
+TEST_F(Batch, EachChoosesByItsOwnSettings) {
+  constexpr int kMany = 40, kFewSteps = 3;
+  std::vector<kvc_session*> together, alone;
+  for (int i = 0; i < kMany; ++i) {
+    for (auto* sessions : {&together, &alone}) {
+      kvc_session* session = Open("full");
+      const std::vector<int32_t> prompt = Prompt(8 + i % 5, static_cast<uint32_t>(i));
+      ASSERT_EQ(kvc_session_prefill(session, prompt.data(), static_cast<int32_t>(prompt.size())), KVC_OK);
+      kvc_sampling sampling = {};
+      sampling.struct_size = sizeof sampling;
+      sampling.temperature = i % 3 == 0 ? 0 : 0.7f + 0.01f * static_cast<float>(i), sampling.seed = 1000 + i;
+      if (i % 4 == 1) sampling.top_p = 0.9f;
+      if (i % 5 == 2) sampling.top_k = 11;
+      if (i % 7 == 3) sampling.min_p = 0.01f;
+      if (i % 2 == 1) sampling.repeat_penalty = 1.4f, sampling.repeat_window = i % 6 == 1 ? 512 : i;
+      ASSERT_EQ(kvc_session_set_sampling(session, &sampling), KVC_OK) << kvc_last_error();
+      sessions->push_back(session);
+    }
+  }
+  for (int step = 0; step < kFewSteps; ++step) {
+    int32_t tokens[kMany];
+    ASSERT_EQ(kvc_batch_step(together.data(), kMany, nullptr, tokens, nullptr), KVC_OK) << kvc_last_error();
+    for (int i = 0; i < kMany; ++i)
+      ASSERT_EQ(tokens[i], Step(alone[static_cast<size_t>(i)])) << i << " step " << step;
+  }
+}
+
 TEST_F(Batch, SessionsJoinAndLeaveAtAnyStep) {
   std::vector<kvc_session*> together, alone;
   for (int i = 0; i < kSessions; ++i) together.push_back(Fed(i)), alone.push_back(Fed(i));
