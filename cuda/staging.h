@@ -65,7 +65,6 @@ class Packet {
     return reinterpret_cast<T*>(host_ + (reinterpret_cast<uint8_t*>(Room<T>(n)) - device_));
   }
   Status Send() { return stream_->Send(); }
-  CudaStream& stream() const { return *stream_; }
 
  private:
   CudaStream* stream_ = nullptr;
