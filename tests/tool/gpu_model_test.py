@@ -47,7 +47,7 @@ class Predictions(unittest.TestCase):
 
     def test_a_layer_has_as_many_launches_as_the_tests_count(self):
         kernels = gpu_model.step_kernels(gpu_model.MODELS["1B"], "int8", 100)
-        self.assertIn(f"const int64_t of_layer = {len(kernels)} +", read("tests/emu/launch_graphs_test.cc"))
+        self.assertIn(f"const int64_t of_layer = {len(kernels)} +", read("tests/emu/session_graphs_test.cc"))
         self.assertKernels(name.split()[0] for name, _ in kernels)
 
     def test_kernels_of_a_prompt_are_there(self):
