@@ -20,6 +20,8 @@ __global__ void __launch_bounds__(kThreads) activate(const ActivateParams p) {
 template <bool kLow>
 __global__ void __launch_bounds__(kRowThreads)
     activate_halves(const ActivateParams p, int32_t cols, const RowHalves y) {
+  LetNextBegin();
+  WaitForEarlier();
   KVC_SHARED(float, row);
   __shared__ float shared[kRowThreads / kWarp];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * cols;
@@ -42,8 +44,8 @@ __global__ void __launch_bounds__(kRowThreads)
 
 void AddActivateKernels(KernelLoader* loader) {
   KVC_ADD_STEP(loader, activate, 0);
-  KVC_ADD(loader, activate_halves<false>, kMostRowBytes);
-  KVC_ADD(loader, activate_halves<true>, kMostRowBytes);
+  KVC_ADD_STEP(loader, activate_halves<false>, kMostRowBytes);
+  KVC_ADD_STEP(loader, activate_halves<true>, kMostRowBytes);
 }
 
 cudaError_t Activate(const ActivateParams& p, CudaStream& stream) {
@@ -54,8 +56,9 @@ cudaError_t Activate(const ActivateParams& p, CudaStream& stream) {
 cudaError_t ActivateHalves(const ActivateParams& p, int32_t cols, const RowHalves& y, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(p.n / cols)), block(kRowThreads);
   const size_t shared = static_cast<size_t>(cols) * sizeof(float);
-  if (y.low == nullptr) return KVC_LAUNCH(activate_halves<false>, grid, block, shared, stream, p, cols, y);
-  return KVC_LAUNCH(activate_halves<true>, grid, block, shared, stream, p, cols, y);
+  if (y.low == nullptr)
+    return KVC_LAUNCH_EARLY(activate_halves<false>, grid, block, shared, stream, p, cols, y);
+  return KVC_LAUNCH_EARLY(activate_halves<true>, grid, block, shared, stream, p, cols, y);
 }
 
 }  // namespace kvc::cuda

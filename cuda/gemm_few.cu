@@ -99,7 +99,7 @@ struct FewOperands {
   KVC_DEVICE int64_t Row(int r) const { return static_cast<int64_t>(first) + row0 + r; }
 
   // Begins to copy columns from k0 on. What is beyond the last row or column is zero.
-  KVC_DEVICE void CopyStage(int32_t k0, FewStage<F>* s) const {
+  KVC_DEVICE void CopyWeights(int32_t k0, FewStage<F>* s) const {
     const int r = ThreadOfBlock() / kVectors, v = ThreadOfBlock() % kVectors;
     const int64_t row_bytes = static_cast<int64_t>(p.cols) * 16 / VectorOf<F::T>::kColumns;
     const int32_t at = k0 / VectorOf<F::T>::kColumns + v;
@@ -110,6 +110,8 @@ struct FewOperands {
       const bool there = in_row && row0 + r + i < w.rows;
       CopyLater<16>(&s->w[r + i][v * 16], from + (there ? r + i : 0) * row_bytes, there);
     }
+  }
+  KVC_DEVICE void CopyTokens(int32_t k0, FewStage<F>* s) const {
     const int t = ThreadOfBlock() / 8, c = ThreadOfBlock() % 8 * 8;
     const bool in_x = k0 + c < p.cols;
     KVC_UNROLL
@@ -347,6 +349,11 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_few(const Product p, const C
   KVC_SHARED(FewStage<F>, stages);
   constexpr int kAhead = kStages<F> - 1;
   static_assert(kAhead > 0);
+  // The first weights are on their way before what lies in front has ended. Where nothing begins early each
+  // stage is whole as soon as it can be. Which experts there are the kernel in front says.
+  constexpr bool kWeightsFirst = kBeginsEarly && !F::kExperts;
+  LetNextBegin();
+  if constexpr (!kWeightsFirst) WaitForEarlier();
   const TokenTile mine = TileOf<F::kExperts>(p, static_cast<int32_t>(blockIdx.y), F::kTokens);
   if (F::kExperts && mine.n <= 0) return;
   const Part& w = PartOfBlock(p, static_cast<int32_t>(blockIdx.x));
@@ -356,14 +363,25 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_few(const Product p, const C
   const int32_t begin = static_cast<int32_t>(blockIdx.z) * cut.stages,
                 n = min(cut.stages, (p.cols + kDepth - 1) / kDepth - begin);
   typename FewOperands<F>::Scales scale = {};
+  const auto begin_weights = [&](int i) {
+    o.CopyWeights((begin + i) * kDepth, stages + i);
+    if constexpr (F::kCodes) {
+      o.ReadScales((begin + i) * kDepth, scale);
+      o.PutScales(scale, stages + i);
+    }
+  };
+  if constexpr (kWeightsFirst) {
+    KVC_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      if (i < n) begin_weights(i);
+    }
+    WaitForEarlier();
+  }
   KVC_UNROLL
   for (int i = 0; i < kAhead; ++i) {
     if (i < n) {
-      o.CopyStage((begin + i) * kDepth, stages + i);
-      if constexpr (F::kCodes) {
-        o.ReadScales((begin + i) * kDepth, scale);
-        o.PutScales(scale, stages + i);
-      }
+      if constexpr (!kWeightsFirst) begin_weights(i);
+      o.CopyTokens((begin + i) * kDepth, stages + i);
     }
     CloseCopies();
   }
@@ -374,7 +392,8 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_few(const Product p, const C
     __syncthreads();
     const bool more = i + kAhead < n;
     if (more) {
-      o.CopyStage((begin + i + kAhead) * kDepth, stages + next);
+      o.CopyWeights((begin + i + kAhead) * kDepth, stages + next);
+      o.CopyTokens((begin + i + kAhead) * kDepth, stages + next);
       if constexpr (F::kCodes) o.ReadScales((begin + i + kAhead) * kDepth, scale);
     }
     CloseCopies();
@@ -398,6 +417,8 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_few(const Product p, const C
 // gemm_few but for its parts, in whose place are these.
 template <int kTokens>
 __global__ void __launch_bounds__(kThreads) join_few(const Product p, const Cut cut) {
+  LetNextBegin();
+  WaitForEarlier();
   const TokenTile mine = TileOf<false>(p, static_cast<int32_t>(blockIdx.y), kTokens);
   const Part& w = PartOfBlock(p, static_cast<int32_t>(blockIdx.x));
   const int z = static_cast<int>(blockIdx.z), m = z / (kTokens / 8), n = z % (kTokens / 8);
@@ -422,7 +443,7 @@ constexpr size_t kSharedOf = kStages<F> * sizeof(FewStage<F>);
 
 template <typename F>
 void AddForm(KernelLoader* loader) {
-  KVC_ADD(loader, gemm_few<F>, kSharedOf<F>);
+  KVC_ADD_STEP(loader, gemm_few<F>, kSharedOf<F>);
 }
 template <WeightType T, int kGroup, bool kRounds, bool kExperts>
 void AddForms(KernelLoader* loader) {
@@ -457,11 +478,17 @@ cudaError_t LaunchForm(Product p, const ProductRoom& room, CudaStream& stream) {
   if (!F::kExperts) cut = CutOf(blocks * tiles, stages, F::kTokens, room, stream.traits().multiprocessors);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles),
                   static_cast<unsigned>(cut.n_parts));
-  const cudaError_t e = KVC_LAUNCH(gemm_few<F>, grid, dim3(kThreads), kSharedOf<F>, stream, p, cut);
+  // What DecodeWeights makes in front is not there before it has ended.
+  const bool lies = std::none_of(p.parts, p.parts + p.n_parts, [&](const Part& w) {
+    return w.data == reinterpret_cast<const uint8_t*>(room.decoded);
+  });
+  const cudaError_t e =
+      lies ? KVC_LAUNCH_EARLY(gemm_few<F>, grid, dim3(kThreads), kSharedOf<F>, stream, p, cut)
+           : KVC_LAUNCH(gemm_few<F>, grid, dim3(kThreads), kSharedOf<F>, stream, p, cut);
   if constexpr (!F::kExperts) {
     if (e == cudaSuccess && cut.n_parts > 1)
-      return KVC_LAUNCH(join_few<F::kTokens>, dim3(grid.x, grid.y, 2 * F::kTiles), dim3(kThreads), 0, stream,
-                        p, cut);
+      return KVC_LAUNCH_EARLY(join_few<F::kTokens>, dim3(grid.x, grid.y, 2 * F::kTiles), dim3(kThreads), 0,
+                              stream, p, cut);
   }
   return e;
 }
@@ -532,7 +559,8 @@ void AddGemmFewKernels(KernelLoader* loader) {
   AddKind<WeightType::kF16, 32>(loader), AddKind<WeightType::kInt8, 32>(loader);
   AddKind<WeightType::kInt4, 32>(loader), AddKind<WeightType::kInt8, 16>(loader);
   AddKind<WeightType::kQ4K, 32>(loader);
-  KVC_ADD(loader, join_few<16>, 0), KVC_ADD(loader, join_few<32>, 0), KVC_ADD(loader, join_few<64>, 0);
+  KVC_ADD_STEP(loader, join_few<16>, 0), KVC_ADD_STEP(loader, join_few<32>, 0);
+  KVC_ADD_STEP(loader, join_few<64>, 0);
 }
 
 bool HasGemmFew(const Product& p, bool rounds) {

@@ -50,6 +50,8 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const NormParams p) {
 // The same as halves.
 template <bool kLow>
 __global__ void __launch_bounds__(kThreads) norm_halves(const NormParams p, const RowHalves y) {
+  LetNextBegin();
+  WaitForEarlier();
   KVC_SHARED(float, row);
   __shared__ float shared[kThreads / kWarp];
   const NormOfRow norm(p, shared);
@@ -63,8 +65,8 @@ __global__ void __launch_bounds__(kThreads) norm_halves(const NormParams p, cons
 
 void AddNormRowsKernels(KernelLoader* loader) {
   KVC_ADD_STEP(loader, norm_rows, 0);
-  KVC_ADD(loader, norm_halves<false>, kMostRowBytes);
-  KVC_ADD(loader, norm_halves<true>, kMostRowBytes);
+  KVC_ADD_STEP(loader, norm_halves<false>, kMostRowBytes);
+  KVC_ADD_STEP(loader, norm_halves<true>, kMostRowBytes);
 }
 
 cudaError_t NormRows(const NormParams& p, int64_t rows, CudaStream& stream) {
@@ -74,8 +76,8 @@ cudaError_t NormRows(const NormParams& p, int64_t rows, CudaStream& stream) {
 cudaError_t NormHalves(const NormParams& p, int64_t rows, const RowHalves& y, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(rows)), block(kThreads);
   const size_t shared = static_cast<size_t>(p.n) * sizeof(float);
-  if (y.low == nullptr) return KVC_LAUNCH(norm_halves<false>, grid, block, shared, stream, p, y);
-  return KVC_LAUNCH(norm_halves<true>, grid, block, shared, stream, p, y);
+  if (y.low == nullptr) return KVC_LAUNCH_EARLY(norm_halves<false>, grid, block, shared, stream, p, y);
+  return KVC_LAUNCH_EARLY(norm_halves<true>, grid, block, shared, stream, p, y);
 }
 
 }  // namespace kvc::cuda

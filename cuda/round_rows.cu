@@ -14,6 +14,8 @@ constexpr int kThreads = 256;
 // Block: a row.
 template <bool kLow>
 __global__ void __launch_bounds__(kThreads) round_rows(const float* rows, int32_t cols, const RowHalves y) {
+  LetNextBegin();
+  WaitForEarlier();
   __shared__ float shared[kThreads / kWarp];
   const float* x = rows + static_cast<int64_t>(blockIdx.x) * cols;
   const bool whole = cols % 8 == 0 && reinterpret_cast<uintptr_t>(rows) % 16 == 0;
@@ -45,15 +47,15 @@ __global__ void __launch_bounds__(kThreads) widen_rows(float* rows, int32_t cols
 }  // namespace
 
 void AddRoundRowsKernels(KernelLoader* loader) {
-  KVC_ADD(loader, round_rows<false>, 0);
-  KVC_ADD(loader, round_rows<true>, 0);
+  KVC_ADD_STEP(loader, round_rows<false>, 0);
+  KVC_ADD_STEP(loader, round_rows<true>, 0);
   KVC_ADD(loader, widen_rows, 0);
 }
 
 cudaError_t RoundRows(const float* x, int64_t n, int32_t cols, const RowHalves& y, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(n)), block(kThreads);
-  if (y.low == nullptr) return KVC_LAUNCH(round_rows<false>, grid, block, 0, stream, x, cols, y);
-  return KVC_LAUNCH(round_rows<true>, grid, block, 0, stream, x, cols, y);
+  if (y.low == nullptr) return KVC_LAUNCH_EARLY(round_rows<false>, grid, block, 0, stream, x, cols, y);
+  return KVC_LAUNCH_EARLY(round_rows<true>, grid, block, 0, stream, x, cols, y);
 }
 
 Status CudaDevice::StoreHalves(Stream* s, const HalfRowsArgs& a) {

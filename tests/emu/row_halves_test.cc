@@ -1,5 +1,5 @@
 // Rows as numbers of f16: what the three kernels that make them write is what the definition of f16 makes of
-// the rows in f32, bit by bit, and a row times its factor is the row.
+// the rows in f32, bit by bit, and a row times its factor is the row. And when products of them begin.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -139,6 +139,53 @@ TEST_F(RowHalvesTest, OfActivationsOfTwo) {
         EXPECT_TRUE(got == Expected(gate, cols, low));
       }
     }
+  }
+}
+
+// Weights are asked for before the kernel in front has ended, but not those that it makes.
+TEST_F(RowHalvesTest, WeightsThatWereJustDecodedAreWaitedFor) {
+  constexpr int32_t kN = 9, kCols = 64, kOutputs = 16;
+  LaunchTraits traits;
+  traits.early = true;
+  CudaStream stream(traits);
+  ASSERT_TRUE(stream.Create(real_).ok());
+  // Codes that are multiplied as they are, and of a group for which there is no product.
+  constexpr int32_t kGroups[] = {32, 8};
+  constexpr size_t kCodes = kOutputs * kCols;
+  alignas(16) int8_t codes[2][kCodes];
+  uint16_t scales[2][kCodes / 8];
+  alignas(16) uint16_t x[kN * kCols], decoded[kCodes] = {};
+  float factors[kN], y[2][kN * kOutputs] = {};
+  for (int8_t& code : codes[0]) code = static_cast<int8_t>(random_() % 15 - 7);
+  std::copy(codes[0], codes[0] + kCodes, codes[1]);
+  std::fill_n(scales[0], 2 * kCodes / 8, FloatToF16(0.5f));
+  for (uint16_t& v : x) v = FloatToF16(static_cast<float>(random_() % 9));
+  std::fill_n(factors, kN, 1.0f);
+  Product p{};
+  p.n_parts = 2, p.rows = 2 * kOutputs, p.cols = kCols, p.n = kN, p.scale = 1,
+  p.halves = {x, nullptr, factors};
+  for (int i = 0; i < 2; ++i)
+    p.parts[i] = {reinterpret_cast<const uint8_t*>(codes[i]),
+                  scales[i],
+                  nullptr,
+                  y[i],
+                  1,
+                  kOutputs,
+                  i * kOutputs,
+                  kGroups[i],
+                  WeightType::kInt8,
+                  0};
+  emu::GetCalls() = {};
+  ASSERT_EQ(cudaSuccess, GemmDecoded(p, {nullptr, decoded, kCodes, nullptr, 0}, stream));
+  ASSERT_TRUE(stream.Wait("products").ok());
+  EXPECT_EQ(emu::GetCalls().launches, 3) << "a product, codes become f16, a product of those";
+  EXPECT_EQ(emu::GetCalls().early, 1);
+  for (int32_t at = 0; at < kN * kOutputs; ++at) {
+    float sum = 0;  // whole numbers and halves
+    for (int32_t c = 0; c < kCols; ++c)
+      sum += F16ToFloat(x[at / kOutputs * kCols + c]) * 0.5f * codes[0][at % kOutputs * kCols + c];
+    EXPECT_EQ(y[0][at], sum) << at;
+    EXPECT_EQ(y[1][at], sum) << at;
   }
 }
 

@@ -198,6 +198,34 @@ TEST_P(SessionGraphsTest, ADraftIsOneAttentionALayer) {
   }
 }
 
+// Kernels of many rows begin early too; all but what comes behind a piece's packet.
+TEST(SessionGraphs, EveryKernelOfABatchBeginsEarly) {
+  test::TinyModelOptions options;
+  options.type = WeightType::kBf16;
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  const auto model = test::OpenEmulated(bytes);
+  for (const size_t n : {5, 9}) {  // two numbers of f16 an activation, and one
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<Session*> all;
+    for (size_t i = 0; i < n; ++i) {
+      sessions.push_back(test::FedSession(model, "full", 2));
+      all.push_back(sessions.back().get());
+    }
+    const std::vector<int32_t> tokens = test::TinyPrompt(static_cast<int>(n));
+    std::map<std::string, int64_t> ran;
+    int64_t kernels = 0;
+    for (int step = 0; step < 2; ++step) {  // from the second on pieces are graphs
+      ran.clear(), kernels = 0, emu::GetCalls() = {};
+      emu::GetOptions().on_ran = [&](const std::string& name, void* const*) { ++ran[name], ++kernels; };
+      ASSERT_TRUE(Session::FeedBatch({all.data(), n}, tokens.data()).ok());
+      test::LogitsOf(*all[0]);  // kernels run when somebody waits
+    }
+    emu::GetOptions() = {};
+    EXPECT_GT(emu::GetCalls().graphs, 0);
+    EXPECT_EQ(emu::GetCalls().early, kernels - emu::GetCalls().graphs) << n << testing::PrintToString(ran);
+  }
+}
+
 // What was compiled for devices that have no early starts does not wait by itself where there are some.
 TEST(SessionGraphs, KernelsOfOlderDevicesDoNotBeginEarly) {
   const test::AlignedBytes bytes = test::TinyModelBytes({});
