@@ -5,6 +5,7 @@
 #include "cuda/codebook.h"
 #include "cuda/pages.h"
 #include "cuda/turning.h"
+#include "lib/base/span.h"
 
 namespace kvc::cuda {
 
@@ -16,9 +17,10 @@ struct HeadRoom {
   uint8_t* settle;          // SettleBytes
 };
 
-inline int64_t SettleBytes(const CacheLayout& layout) {
+// Of one of these heads of a cache, all of it or of a layer: steps ask for every layer of every session.
+inline int64_t SettleBytes(const CacheLayout& layout, Span<const HeadFormat> heads) {
   int64_t bytes = 0;
-  for (const HeadFormat& h : layout.heads) {
+  for (const HeadFormat& h : heads) {
     const int64_t n = h.settle, d = layout.head_dim;
     const EntryCoding coding = layout.formats[static_cast<size_t>(h.main)].coding;
     int64_t need = 0;
@@ -31,11 +33,12 @@ inline int64_t SettleBytes(const CacheLayout& layout) {
   return (bytes + 255) / 256 * 256;
 }
 
-// Entries of the longest ring.
-inline int32_t RingSlots(const CacheLayout& layout) {
+// Entries of the longest ring of these heads.
+inline int32_t RingSlots(const CacheLayout& layout, Span<const HeadFormat> heads) {
   int32_t slots = 0;
-  for (int32_t h = 0; h < layout.n_heads_total(); ++h)
-    slots = slots < layout.ring_slots(h) ? layout.ring_slots(h) : slots;
+  for (const HeadFormat& h : heads) {
+    if (h.ring >= 0) slots = std::max(slots, layout.formats[static_cast<size_t>(h.ring)].slots);
+  }
   return slots;
 }
 

@@ -387,7 +387,7 @@ Status CudaDevice::CodeLayer(Stream* s, const CodeArgs& a) {
 }
 
 int64_t CudaDevice::AppendScratchBytes(const CacheLayout& layout) const {
-  return layout.n_kv_heads * SettleBytes(layout);
+  return layout.n_kv_heads * SettleBytes(layout, layout.heads);
 }
 
 Status CudaDevice::AppendLayer(Stream* s, const AppendArgs& a) {
@@ -397,9 +397,9 @@ Status CudaDevice::AppendLayer(Stream* s, const AppendArgs& a) {
   int32_t most = 0;
   for (int32_t g = 0; g < heads; ++g) most = std::max(most, a.from.len[g] - a.first[g]);
   if (most <= 0) return {};
-  const int32_t more = most + RingSlots(layout);
+  const int32_t more = most + RingSlots(layout, layout.heads);
   CacheRecords records(*a.cache, a.layer * heads, heads, more);
-  const int64_t room = SettleBytes(layout);
+  const int64_t room = SettleBytes(layout, layout.heads);
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(
       s, records.Bytes() + LayerBytes(a.from) + TurnBytes(a.turning.rope) + Packet::Size<int32_t>(heads)));

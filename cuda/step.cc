@@ -199,7 +199,7 @@ class Wave {
       w.mean = w.mean || (Plan(r).needs_attention && !end_only_);
       w.one = w.one || layout(r).layer_books;
       w.asking += host.Known(end_only_) ? 0 : 1;
-      w.settle = std::max(w.settle, SettleBytes(layout(r)));
+      w.settle = std::max(w.settle, SettleBytes(layout(r), Heads(r)));
       if (ReadsValues(Plan(r))) w.beside = false;
       for (int32_t g = 0; g < layout(r).n_kv_heads; ++g) {
         const int32_t head = a_.layer * layout(r).n_kv_heads + g;
@@ -245,10 +245,15 @@ class Wave {
   }
 
   const CacheLayout& layout(int32_t r) const { return *a_.rows[first_ + r].cache->layout; }
+  // Of the layer.
+  Span<const HeadFormat> Heads(int32_t r) const {
+    const auto g = static_cast<size_t>(layout(r).n_kv_heads);
+    return {layout(r).heads.data() + static_cast<size_t>(a_.layer) * g, g};
+  }
   const StepPlan& Plan(int32_t r) const { return PlanOf(a_.rows[first_ + r], a_.layer); }
   CacheRecords Records(int32_t r) const {
     const int32_t g = layout(r).n_kv_heads;
-    return {*a_.rows[first_ + r].cache, a_.layer * g, g, RingSlots(layout(r))};
+    return {*a_.rows[first_ + r].cache, a_.layer * g, g, RingSlots(layout(r), Heads(r))};
   }
 
   // Row r is of the session of the row in front of it.
@@ -454,13 +459,13 @@ Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepSh
     const CacheView& cache = *rows[first].cache;
     size_t end = first + 1;
     while (end < rows.size() && rows[end].cache == &cache) ++end;
-    const int32_t more = RingSlots(*cache.layout) + static_cast<int32_t>(end - first);
+    const int32_t ring = RingSlots(*cache.layout, cache.layout->heads),
+                  more = ring + static_cast<int32_t>(end - first);
     int64_t records = 0;
     for (int32_t layer = 0; layer < cache.layout->n_layers; ++layer)
       records = std::max(records, CacheRecords(cache, layer * g, g, more).Bytes());
     bytes += records + static_cast<int64_t>(end - first - 1) * Packet::Size<Head>(g);
-    if (RingSlots(*cache.layout) > 0)
-      reported += static_cast<int64_t>(end - first) * cache.layout->n_heads_total();
+    if (ring > 0) reported += static_cast<int64_t>(end - first) * cache.layout->n_heads_total();
     first = end;
   }
   StreamOf(s).angles().Reserve(shape.n_rows);
