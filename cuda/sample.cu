@@ -247,10 +247,7 @@ Choice ChoiceOf(const SampleRow& row, int32_t n, float** weights, Packet* packet
   c.n_repeated = static_cast<int32_t>(row.repeated.size());
   c.repeated = packet->Copy(row.repeated.data(), c.n_repeated);
   c.n_biases = static_cast<int32_t>(row.biases.size());
-  TokenBias* biases = packet->Add<TokenBias>(c.n_biases, &c.biases);
-  std::copy(row.biases.begin(), row.biases.end(), biases);
-  std::sort(biases, biases + c.n_biases,
-            [](const TokenBias& x, const TokenBias& y) { return x.token < y.token; });
+  c.biases = packet->Copy(row.biases.data(), c.n_biases);
   if (row.allowed != nullptr) c.allowed = packet->Copy(row.allowed, (n + 31) / 32);
   c.repeat_penalty = row.repeat_penalty, c.temperature = row.temperature, c.top_p = row.top_p;
   c.min_p = row.min_p, c.top_k = row.top_k, c.seed = row.seed, c.draw = row.draw;

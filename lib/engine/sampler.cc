@@ -69,6 +69,8 @@ Status Sampler::SetBias(Span<const int32_t> tokens, const float* biases, int32_t
                    static_cast<double>(biases[i]));
     list.push_back({tokens[i], biases[i]});
   }
+  std::stable_sort(list.begin(), list.end(),
+                   [](const TokenBias& a, const TokenBias& b) { return a.token < b.token; });
   Result<SharedList<TokenBias>> taken = Take(std::move(list), meter, "biases of tokens");
   if (taken.ok()) TakeLists(std::move(taken.value()), mask_, vocab);
   return taken.status();

@@ -151,7 +151,7 @@ struct SampleRow {
   DevicePtr<float> logits;
   Span<const int32_t> repeated;       // different tokens: their logits are divided by repeat_penalty where
   float repeat_penalty = 1;           // positive, else multiplied
-  Span<const TokenBias> biases;       // added
+  Span<const TokenBias> biases;       // ascending by token; added, those of one token in their order
   const uint32_t* allowed = nullptr;  // [(n + 31) / 32] bits of the tokens that may be chosen; null: all
   float temperature = 0;
   float top_p = 0;    // of the likeliest tokens, as few as reach this share; 0 or 1: all

@@ -120,6 +120,31 @@ TEST_F(Choose, PenaltySurvivesForkSaveAndRewind) {
   kvc_session_close(back);
 }
 
+// Of the same token they add up, one after the other, whatever lies between them.
+TEST_F(Choose, BiasesOfATokenComeInTheirOrder) {
+  kvc_sampling s = Greedy();
+  ASSERT_EQ(kvc_session_set_sampling(session_, &s), KVC_OK);
+  std::vector<int32_t> tokens;
+  std::vector<float> biases;
+  for (int i = 0; i < 20; ++i) {
+    const bool first = i < 10;
+    tokens.push_back(100 + i), biases.push_back(0);
+    tokens.push_back(7), biases.push_back(first ? 0x1p100f : -0x1p100f);  // the logit is lost
+  }
+  tokens.push_back(7), biases.push_back(900.0f);
+  tokens.push_back(8), biases.push_back(800.0f);
+  const auto n = static_cast<int32_t>(tokens.size());
+  std::vector<float> logits = Logits();
+  for (size_t i = 0; i < tokens.size(); ++i) logits[static_cast<size_t>(tokens[i])] += biases[i];
+  ASSERT_EQ(logits[7], 900.0f);
+  ASSERT_EQ(kvc_session_set_logit_bias(session_, tokens.data(), biases.data(), n), KVC_OK);
+  EXPECT_EQ(Step(), Best(logits));
+  std::reverse(tokens.begin(), tokens.end());  // 900 is lost too
+  std::reverse(biases.begin(), biases.end());
+  ASSERT_EQ(kvc_session_set_logit_bias(session_, tokens.data(), biases.data(), n), KVC_OK);
+  EXPECT_EQ(Step(), 8);
+}
+
 TEST_F(Choose, PenaltyThenBiasThenMask) {
   kvc_sampling s = Greedy();
   s.repeat_penalty = 2;

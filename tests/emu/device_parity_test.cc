@@ -514,7 +514,7 @@ TEST_F(DeviceParity, Sampling) {
       const auto logits = pair_->Copy(values);
       const auto weights = pair_->Copy(std::vector<float>(static_cast<size_t>(n)));
       const int32_t repeated[] = {0}, tokens = n;
-      const TokenBias biases[] = {{n / 2, 2.0f}, {0, -1.0f}, {n / 2, 1.0f}};
+      const TokenBias biases[] = {{0, -1.0f}, {n / 2, 2.0f}, {n / 2, 1.0f}};
       std::vector<uint32_t> allowed(static_cast<size_t>((n + 31) / 32), 0xfffffff7u);
       int32_t token[2] = {-2, -2};
       for (int i = 0; i < 2; ++i) {

@@ -292,7 +292,7 @@ TEST_F(LineParity, RowsAreChosenAsAlone) {
     std::vector<float> values = Random(static_cast<size_t>(kRows * n), 3);
     std::fill_n(values.begin() + 5 * n, n, NAN);
     const std::vector<int32_t> repeated = {0, n / 2};
-    const std::vector<TokenBias> biases = {{n / 2, 2.0f}, {0, -1.0f}, {n / 2, 1.0f}};
+    const std::vector<TokenBias> biases = {{0, -1.0f}, {n / 2, 2.0f}, {n / 2, 1.0f}};
     const std::vector<uint32_t> allowed(static_cast<size_t>((n + 31) / 32), 0xfffffff5u);
     const auto rows_of = [&](DevicePtr<float> logits) {
       std::vector<SampleRow> rows(kRows);
