@@ -211,6 +211,10 @@ TEST(KvCacheCodebook, CodesAreThereOnlyWhereTheyAreSmaller) {
         if (HasFatalFailure()) return;
       }
       EXPECT_LE(cache->bytes(), vectors(t + 16)) << t << ": pages for as many steps as one of them holds";
+      EXPECT_EQ(cache->bytes(), cache->LayerBytes(0)) << t << ": as the lists of pages have it";
+      if (cache->stored(0) == kStoredPlain && cache->stored(1) == kStoredPlain) {
+        EXPECT_EQ(cache->bytes(), vectors(t + 1)) << t << ": vectors alone";
+      }
       if (coded && cache->stored(0) == kStoredPlain) {
         was_plain = true;
         const HostLayer now = memory.Load(*cache, 0);
@@ -235,6 +239,49 @@ TEST(KvCacheCodebook, CodesAreThereOnlyWhereTheyAreSmaller) {
     cache.reset(), fork.reset();
     EXPECT_EQ(memory.meter()->used(), 0);
   }
+}
+
+// methods.md 2.16 (g), by hand: of three layers one is coded, whose newest vectors still wait, one could be
+// but holds vectors, which are as many as all tokens have, and one has no codes and no part in the mean.
+TEST(KvCacheCodebook, RatiosCountWhatIsNotCodedAsItself) {
+  constexpr int32_t kHeads = 2, kFirst = 40, kWaiting = 3, kTokens = kFirst + kWaiting;
+  test::TestDevice memory;
+  test::TokenStep steps(&memory);
+  const Rope none = Rope::None(kDim);
+  test::UniformLayout uniform = CodebookLayout(3, kHeads);
+  uniform.page_slots = 16, uniform.may_be_plain = true;
+  const auto layout = std::make_shared<CacheLayout>(*uniform.Make());
+  for (size_t head = kHeads; head < 2 * kHeads; ++head) {
+    HeadFormat& h = layout->heads[head];
+    h.main = h.plain, h.ring = h.plain = h.plain_all = -1, h.settle = 1;
+  }
+  const auto cache = std::move(KvCache::Create(layout, memory.arenas()).value());
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  HostLayer alike(kHeads, kDim, kFirst), apart(kHeads, kDim, kFirst);
+  for (int g = 0; g < kHeads; ++g) {
+    for (int32_t i = 0; i < kFirst; ++i) {
+      alike.Position(g, i) = apart.Position(g, i) = i;
+      alike.Key(g, i)[i % 2] = alike.Value(g, i)[i % 3] = static_cast<float>(1 + i);  // 2 and 3 directions
+      for (int x = 0; x < kDim; ++x)
+        apart.Key(g, i)[x] = normal(random), apart.Value(g, i)[x] = normal(random);
+    }
+  }
+  for (int32_t layer = 0; layer < 3; ++layer)
+    ASSERT_TRUE(memory.Store(cache.get(), layer, layer == 0 ? alike : apart).ok());
+  const Vector ones(kHeads * kDim, 1.0f);
+  for (int32_t t = kFirst; t < kTokens; ++t) {
+    ASSERT_TRUE(steps.Ensure(cache.get(), false).ok());
+    for (int32_t layer = 0; layer < 3; ++layer) steps.Run(*cache, {}, {layer, t, ones, ones, ones, &none});
+    steps.Done(cache.get());
+  }
+  ASSERT_EQ(cache->stored(0), kStoredMain);
+  ASSERT_EQ(cache->stored(2 * kHeads), kStoredPlain);
+  // Keys and values of all tokens; what waits; a reference and a magnitude are two elements of kDim.
+  const double all = 2 * kHeads * kTokens, waiting = 2 * kHeads * kWaiting, coded = 2 * kHeads * kFirst,
+               directions = kHeads * (2 + 3), extra = 2.0 / kDim;
+  EXPECT_NEAR(cache->Ratios(kTokens).paper, ((directions * (1 + extra) + waiting) / all + 1) / 2, 1e-12);
+  EXPECT_NEAR(cache->Ratios(kTokens).exact, ((directions + coded * extra + waiting) / all + 1) / 2, 1e-12);
 }
 
 class KvCacheLayerBooks : public testing::Test {

@@ -35,7 +35,16 @@ class KvCacheFork : public testing::TestWithParam<LateKind> {
       ASSERT_TRUE(step_.Ensure(cache, false).ok());
       step_.Run(*cache, {}, {0, t, vector(), vector(), vector(), &none_});
       step_.Done(cache);
+      ExpectPagesOfEntries(*cache);
     }
+  }
+  // The pages that a step finds are those that its entries need: also where a block that was taken apart is
+  // filled up. How many directions will come is not known before.
+  static void ExpectPagesOfEntries(const KvCache& cache) {
+    const CacheLayout& layout = cache.layout();
+    if (layout.directions >= 0) return;
+    const int64_t pages = (cache.view().len[0] + layout.page_slots - 1) / layout.page_slots;
+    ASSERT_EQ(cache.bytes(), pages * PageBytes(layout, 0) + RingBytes(layout, 0));
   }
   void ExpectSame(const HostLayer& a, const HostLayer& b) {
     ASSERT_EQ(a.positions, b.positions);
