@@ -78,6 +78,12 @@ class TestDevice {
         device_(Open(n_threads, kernels)),
         stream_(std::move(device_->NewStream().value())),
         arenas_(device_.get(), meter_) {}
+  // A test's own device, without a limit.
+  explicit TestDevice(std::unique_ptr<Device> device)
+      : meter_(std::make_shared<MemoryMeter>(0)),
+        device_(std::move(device)),
+        stream_(std::move(device_->NewStream().value())),
+        arenas_(device_.get(), meter_) {}
 
   Device* device() { return device_.get(); }
   Stream* stream() { return stream_.get(); }

@@ -1,13 +1,17 @@
-// Caches that share pages, step by step: forks, and the place that layers have together for a token's entry.
+// Caches that share pages, step by step: forks, the place that layers have together for a token's entry, and
+// what is left where an operation fails in its middle.
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "tests/support/heap_faults.h"
 #include "tests/support/test_device.h"
 #include "tests/support/uniform_layout.h"
+#include "tests/support/watched_device.h"
 
 namespace kvc {
 namespace {
@@ -33,18 +37,26 @@ class KvCacheFork : public testing::TestWithParam<LateKind> {
     };
     for (int32_t t = first; t < end; ++t) {
       ASSERT_TRUE(step_.Ensure(cache, false).ok());
+      ExpectPagesOfEntries(*cache, false);
       step_.Run(*cache, {}, {0, t, vector(), vector(), vector(), &none_});
       step_.Done(cache);
-      ExpectPagesOfEntries(*cache);
+      ExpectPagesOfEntries(*cache, true);
     }
   }
-  // The pages that a step finds are those that its entries need: also where a block that was taken apart is
-  // filled up. How many directions will come is not known before.
-  static void ExpectPagesOfEntries(const KvCache& cache) {
+  // Behind a step there are the pages that its entries need: also where a block that was taken apart was
+  // filled up. In front of one that codes nothing there are no pages for directions that did not come.
+  static void ExpectPagesOfEntries(const KvCache& cache, bool behind) {
     const CacheLayout& layout = cache.layout();
-    if (layout.directions >= 0) return;
-    const int64_t pages = (cache.view().len[0] + layout.page_slots - 1) / layout.page_slots;
-    ASSERT_EQ(cache.bytes(), pages * PageBytes(layout, 0) + RingBytes(layout, 0));
+    const CacheView& view = cache.view();
+    const auto pages = [&](int32_t n) { return int64_t{(n + layout.page_slots - 1) / layout.page_slots}; };
+    int64_t bytes = pages(view.len[0]) * PageBytes(layout, 0) + RingBytes(layout, 0);
+    if (layout.directions >= 0) {
+      if (behind || RingLen(view, 0) + 1 >= cache.ring_slots()) return;
+      bytes += (pages(view.book_len[0]) + pages(view.book_len[1])) * DirectionBytes(layout);
+    } else if (!behind) {
+      return;
+    }
+    ASSERT_EQ(cache.bytes(), bytes);
   }
   void ExpectSame(const HostLayer& a, const HostLayer& b) {
     ASSERT_EQ(a.positions, b.positions);
@@ -93,7 +105,8 @@ INSTANTIATE_TEST_SUITE_P(
                     LateKind{"int4", EntryCoding::kVectors, KvType::kInt4, 16, 1, 1},
                     LateKind{"int4_at_once", EntryCoding::kVectors, KvType::kInt4, 16, 0, 1},
                     LateKind{"channels", EntryCoding::kKeyChannels, KvType::kInt8, 16, 23, 16},
-                    LateKind{"codebook", EntryCoding::kCodebook, KvType::kF32, 64, 12, 6}),
+                    LateKind{"codebook", EntryCoding::kCodebook, KvType::kF32, 64, 12, 6},
+                    LateKind{"codebook_in_small_pages", EntryCoding::kCodebook, KvType::kF32, 4, 12, 6}),
     [](const auto& kind) { return std::string(kind.param.name); });
 
 // A token's entry stays as it is until its layer's step is done, and layers take their steps one after the
@@ -154,6 +167,170 @@ TEST(KvCache, LayersShareThePlaceOfAnEntryThatIsNotCodedYet) {
     expect_whole(cache, 6);
   }
 }
+
+// The processor, of which an operation fails once, so many calls from now: below 0 none.
+class Failing final : public test::WatchedDevice {
+ public:
+  using WatchedDevice::WatchedDevice;
+  Status StorePlain(Stream* s, const StorePlainArgs& args) override {
+    KVC_RETURN_IF_ERROR(Fail(&plain_fails));
+    return WatchedDevice::StorePlain(s, args);
+  }
+  Status StoreLayer(Stream* s, const StoreArgs& args) override {
+    KVC_RETURN_IF_ERROR(Fail(&store_fails));
+    return WatchedDevice::StoreLayer(s, args);
+  }
+  int plain_fails = -1, store_fails = -1;
+
+ private:
+  static Status Fail(int* calls) {
+    if (*calls < 0 || --*calls >= 0) return {};
+    return Error(Code::kDevice, "the device failed");
+  }
+};
+
+// A cache of two heads that share directions, with some vectors that wait, and layers whose vectors do not.
+class KvCacheFaults : public testing::TestWithParam<bool> {
+ protected:
+  static constexpr int32_t kHeads = 2, kFirst = 40;
+  KvCacheFaults() {
+    test::UniformLayout uniform;
+    uniform.n_kv_heads = kHeads, uniform.head_dim = kDim, uniform.page_slots = 16;
+    uniform.coding = EntryCoding::kCodebook, uniform.theta_key = uniform.theta_value = 0.999f;
+    uniform.ring_slots = 12, uniform.settle = 6, uniform.ring_type = KvType::kF32;
+    uniform.may_be_plain = true, uniform.layer_books = GetParam();
+    layout_ = uniform.Make();
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    for (int g = 0; g < kHeads; ++g) {
+      for (int32_t i = 0; i < kFirst; ++i) {
+        alike_.Position(g, i) = apart_.Position(g, i) = i;
+        alike_.Key(g, i)[i % 2] = alike_.Value(g, i)[i % 3] = static_cast<float>(1 + i);
+        for (int x = 0; x < kDim; ++x)
+          apart_.Key(g, i)[x] = normal(random), apart_.Value(g, i)[x] = normal(random);
+      }
+    }
+  }
+  std::unique_ptr<KvCache> Stored(const HostLayer& layer) {
+    auto cache = std::move(KvCache::Create(layout_, memory_.arenas()).value());
+    EXPECT_TRUE(memory_.Store(cache.get(), 0, layer).ok());
+    return cache;
+  }
+  void Step(KvCache* cache, int32_t t) {
+    std::mt19937 random(static_cast<uint32_t>(t));
+    std::normal_distribution<float> normal;
+    Vector k(kHeads * kDim), v(kHeads * kDim);
+    for (Vector* x : {&k, &v}) {
+      for (float& f : *x) f = normal(random);
+    }
+    ASSERT_TRUE(steps_.Ensure(cache, false).ok());
+    steps_.Run(*cache, {}, {0, t, Vector(kHeads * kDim), k, v, &none_});
+    steps_.Done(cache);
+  }
+
+  Failing* const failing_ = new Failing(std::move(OpenDevice("cpu", 2).value()));
+  test::TestDevice memory_{std::unique_ptr<Device>(failing_)};
+  test::TokenStep steps_{&memory_};
+  const Rope none_ = Rope::None(kDim);
+  std::shared_ptr<const CacheLayout> layout_;
+  HostLayer alike_{kHeads, kDim, kFirst}, apart_{kHeads, kDim, kFirst};
+};
+
+// What the new content took is given back, what was there is there again: lengths, pages, rings and
+// directions, in codes or as vectors.
+TEST_P(KvCacheFaults, AStoreThatFailsInItsMiddleChangesNothing) {
+  for (const bool codes : {true, false}) {
+    auto cache = Stored(codes ? alike_ : apart_);
+    for (int32_t t = kFirst; t < kFirst + 3; ++t) Step(cache.get(), t);
+    ASSERT_EQ(cache->stored(0) == kStoredMain, codes);
+    if (!codes) cache->set_rotated(1, true);  // the new ones are not
+    const std::vector<uint8_t> before = test::Saved(cache.get(), memory_.stream());
+    const int64_t bytes = cache->bytes();
+    failing_->store_fails = 0;
+    EXPECT_EQ(memory_.Store(cache.get(), 0, codes ? apart_ : alike_).code(), Code::kDevice);
+    ASSERT_EQ(failing_->store_fails, -1);
+    EXPECT_TRUE(test::Saved(cache.get(), memory_.stream()) == before) << codes;
+    EXPECT_EQ(cache->bytes(), bytes);
+    EXPECT_EQ(cache->LayerBytes(0), bytes);
+    for (int32_t t = kFirst + 3; t < kFirst + 30; ++t) Step(cache.get(), t);
+    EXPECT_EQ(cache->Len(1), kFirst + 30);
+    cache.reset();
+    EXPECT_EQ(memory_.meter()->used(), 0);
+  }
+}
+
+// A head that could not become vectors is as it was, and nothing stays of the pages that it would have had.
+// Heads that share directions become vectors together: where the second could not, it does at the next try,
+// whether or not it is about to code something itself.
+TEST_P(KvCacheFaults, AHeadThatDoesNotTurnDoesSoLater) {
+  for (int32_t i = 0; i < 10; ++i) {
+    const int turned = i % 2;  // before a head cannot
+    auto cache = Stored(alike_);
+    for (int32_t t = kFirst; t < kFirst + 5; ++t) Step(cache.get(), t);
+    // As where its entries left one by one: the first head settles later.
+    cache->view().ring[kRingLen] = i / 2;
+    for (int32_t t = kFirst + 5; cache->stored(0) == kStoredMain; ++t) {
+      ASSERT_LT(t, kFirst + 200);
+      const std::vector<uint8_t> before = test::Saved(cache.get(), memory_.stream());
+      const int64_t bytes = cache->bytes();
+      failing_->plain_fails = turned;
+      if (!steps_.Ensure(cache.get(), false).ok()) {
+        EXPECT_EQ(test::Saved(cache.get(), memory_.stream()) == before, turned == 0) << t;
+        if (turned == 0) {
+          EXPECT_EQ(cache->bytes(), bytes);
+        }
+        EXPECT_EQ(cache->LayerBytes(0), cache->bytes());
+      }
+      failing_->plain_fails = -1;
+      Step(cache.get(), t);
+      if (GetParam()) {
+        EXPECT_EQ(cache->stored(0), cache->stored(1)) << t;
+      }
+    }
+    cache.reset();
+    EXPECT_EQ(memory_.meter()->used(), 0);
+  }
+}
+
+// Pages that were taken before there was no memory for others go back, for steps and for a layer that is
+// stored; and what the cache held it holds, whatever lists had grown.
+TEST_P(KvCacheFaults, WithoutMemoryNothingChanges) {
+  const auto layout = std::make_shared<CacheLayout>(*layout_);
+  for (HeadFormat& head : layout->heads) head.plain = head.plain_all = -1;
+  layout_ = layout;
+  LayerBuffers layer;
+  memory_.Upload(apart_, &layer);
+  const std::vector<uint8_t> rotated(kHeads, 0);
+  KvCache::StoreSpec spec{};
+  spec.from = layer.view(), spec.turning.rope = &none_, spec.rotated = rotated.data();
+  spec.stride = apart_.capacity, spec.kept = apart_.len.data();
+  for (const bool steps : {true, false}) {
+    bool failed = true;
+    for (int64_t fault = 0; failed; ++fault) {
+      ASSERT_LT(fault, 200);
+      auto cache = Stored(alike_);
+      const std::vector<uint8_t> before = test::Saved(cache.get(), memory_.stream());
+      {
+        DeviceBuffer<uint8_t> scratch;
+        test::HeapFault heap(fault, test::HeapFault::kOne);
+        try {
+          static_cast<void>(steps ? cache->EnsureSteps(memory_.stream(), 100, false)
+                                  : cache->Store(memory_.stream(), spec, &scratch));
+        } catch (const std::bad_alloc&) {
+        }
+        failed = heap.fired();
+      }
+      EXPECT_EQ(test::Saved(cache.get(), memory_.stream()) == before, steps || failed) << fault;
+      EXPECT_EQ(cache->bytes(), cache->LayerBytes(0)) << fault;
+      for (int32_t t = kFirst; t < kFirst + 60; ++t) Step(cache.get(), t);
+      cache.reset();
+      ASSERT_EQ(memory_.meter()->used(), 0) << fault;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Books, KvCacheFaults, testing::Bool(),
+                         [](const auto& layer) { return layer.param ? "of_layers" : "of_heads"; });
 
 }  // namespace
 }  // namespace kvc
