@@ -1,5 +1,5 @@
-// A device that fails. This program makes its own device "cpu" (KVC_CPU_MAKER): the processor, whose memory
-// cannot be written to when a test says so.
+// A device that fails. This program makes its own device "cpu" (KVC_CPU_MAKER): the processor, of which one
+// kind of operation fails when a test says so.
 #include <gtest/gtest.h>
 
 #include "lib/ops/cpu/cpu_device.h"
@@ -8,16 +8,59 @@
 
 namespace kvc {
 
-static Code write_fails = Code::kOk;
+namespace {
+
+enum class Op { kNone, kWrite, kStep, kRewind, kSample, kCopyBehindSample };
+
+struct Fault {
+  Op op = Op::kNone;
+  Code code = Code::kOk;
+  int calls = 0;  // that go well before
+  bool sampled = false;
+};
+Fault fault;
+
+// While it lives.
+class Failing {
+ public:
+  Failing(Op op, Code code, int calls) { fault = {op, code, calls}; }
+  ~Failing() { fault = {}; }
+  Failing(const Failing&) = delete;
+  Failing& operator=(const Failing&) = delete;
+};
+
+Status Fails(Op op) {
+  if (op != fault.op || fault.calls-- > 0) return {};
+  return Error(fault.code, "the link to the device is down");
+}
 
 class FailingDevice final : public test::WatchedDevice {
  public:
   using WatchedDevice::WatchedDevice;
   Status Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) override {
-    if (write_fails != Code::kOk) return Error(write_fails, "the link to the device is down");
+    KVC_RETURN_IF_ERROR(Fails(Op::kWrite));
     return WatchedDevice::Write(s, to, from, bytes);
   }
+  Status Step(Stream* s, const StepArgs& args) override {
+    KVC_RETURN_IF_ERROR(Fails(Op::kStep));
+    return WatchedDevice::Step(s, args);
+  }
+  Status Rewind(Stream* s, const RewindArgs& args) override {
+    KVC_RETURN_IF_ERROR(Fails(Op::kRewind));
+    return WatchedDevice::Rewind(s, args);
+  }
+  Status Sample(Stream* s, const SampleArgs& args) override {
+    fault.sampled = true;
+    KVC_RETURN_IF_ERROR(Fails(Op::kSample));
+    return WatchedDevice::Sample(s, args);
+  }
+  Status Copy(Stream* s, Span<const PageCopy> copies) override {
+    if (fault.sampled) KVC_RETURN_IF_ERROR(Fails(Op::kCopyBehindSample));
+    return WatchedDevice::Copy(s, copies);
+  }
 };
+
+}  // namespace
 
 CpuMaker FailingCpu();
 CpuMaker FailingCpu() {
@@ -38,14 +81,111 @@ TEST(DeviceFault, IsNoDamageOfTheFileThatIsRestored) {
   const std::string path = folder / "s";
   ASSERT_TRUE(session->Save(path).ok());
   for (const Code code : {Code::kDevice, Code::kInternal, Code::kMemory}) {
-    write_fails = code;
-    const auto restored = Session::Restore(model, path);
-    write_fails = Code::kOk;
+    const auto restored = [&] {
+      const Failing writes(Op::kWrite, code, 0);
+      return Session::Restore(model, path);
+    }();
     ASSERT_FALSE(restored.ok());
     EXPECT_EQ(restored.status().code(), code);
     EXPECT_EQ(restored.status().message().find("damaged"), std::string::npos) << restored.status().message();
   }
   EXPECT_TRUE(Session::Restore(model, path).ok());
+}
+
+// Layers hold different tokens: nothing is computed from them any more.
+void ExpectTorn(Session& s) {
+  int32_t token = -1, n = 0;
+  std::vector<float> logits(static_cast<size_t>(s.model().config().vocab_size));
+  EXPECT_EQ(s.Step(&token).code(), Code::kDevice);
+  EXPECT_EQ(s.StepDraft(std::vector<int32_t>{1}, &token, 1, &n).code(), Code::kDevice);
+  EXPECT_EQ(s.ReadLogits(logits.data()).code(), Code::kDevice);
+  EXPECT_EQ(s.Prefill(test::TinyPrompt(3), true).code(), Code::kDevice);
+  EXPECT_EQ(s.Accept(1).code(), Code::kDevice);
+  EXPECT_EQ(s.Rewind(1).code(), Code::kDevice);
+  EXPECT_EQ(s.Recompress(0, nullptr).code(), Code::kDevice);
+  EXPECT_EQ(s.Fork().status().code(), Code::kDevice);
+  MemorySink sink(nullptr, 0);
+  EXPECT_EQ(s.SaveTo(&sink).code(), Code::kDevice);
+}
+
+// Of a batch too; a failure that a device calls want of memory is not one that calling again cures.
+TEST(DeviceFault, AStepThatFailsInItsMiddleEndsItsSessions) {
+  const auto model = test::OpenTwoLayers();
+  for (const Code code : {Code::kDevice, Code::kMemory}) {
+    const auto fails = test::FedSession(model, "full", 20), also = test::FedSession(model, "full", 30),
+               rests = test::FedSession(model, "full", 40);
+    for (Session* s : {fails.get(), also.get()}) ASSERT_TRUE(s->Accept(5).ok());
+    std::vector<StepWish> rows(3);
+    rows[0].session = fails.get(), rows[1].session = rests.get(), rows[2].session = also.get();
+    {
+      const Failing steps(Op::kStep, code, 1);
+      Session::RunBatch({rows.data(), rows.size()}, 0);
+    }
+    for (const StepWish& row : rows) EXPECT_EQ(row.status.code(), Code::kDevice) << row.status.message();
+    ExpectTorn(*fails);
+    ExpectTorn(*also);
+    EXPECT_EQ(fails->figures().n_tokens, 20);
+    const auto as_new = test::FedSession(model, "full", 40);
+    test::ExpectNearLogits(*rests, *as_new, 0.0f);
+    also->Reset();
+    ASSERT_TRUE(also->Prefill(test::TinyPrompt(40), true).ok());
+    test::ExpectNearLogits(*also, *as_new, 0.0f);
+    EXPECT_EQ(test::Steps(*also, 5), test::Steps(*as_new, 5));
+  }
+}
+
+// Where entries left one by one slots are out of order, and the device takes those of a rewind out.
+TEST(DeviceFault, ARewindThatFailsInItsMiddleEndsTheSession) {
+  const auto model = test::OpenTwoLayers();
+  const auto session = test::FedSession(model, "snapkv:budget=24,window=8,decode=reobserve,slack=6", 40);
+  const int32_t before = session->figures().n_compactions;
+  for (int32_t t = 0; session->figures().n_compactions == before; ++t) {
+    ASSERT_LT(t, 20);
+    test::FeedTokens(*session, {t});
+  }
+  test::FeedTokens(*session, {3, 4, 5});
+  {
+    const Failing rewinds(Op::kRewind, Code::kDevice, 1);
+    EXPECT_EQ(session->Rewind(2).code(), Code::kDevice);
+  }
+  ExpectTorn(*session);
+}
+
+// The tokens of steps that went well are given, and the next step goes on behind them.
+TEST(DeviceFault, AChoiceThatFailsBehindRightTokensLosesNone) {
+  const auto model = test::OpenTwoLayers();
+  const std::vector<int32_t> answer = test::Steps(*test::FedSession(model, "full", 20), 12);
+  const std::vector<int32_t> draft(answer.begin(), answer.begin() + 6);
+  for (int right = 0; right < 6; ++right) {
+    const auto session = test::FedSession(model, "full", 20);
+    std::vector<int32_t> got(12, -1);
+    int32_t n = -1;
+    {
+      const Failing samples(Op::kSample, Code::kDevice, right);
+      const Status status = session->StepDraft(draft, got.data(), 7, &n);
+      EXPECT_EQ(status.ok(), right > 0) << status.message();
+    }
+    ASSERT_EQ(n, model->device().info().sample_rows > 1 ? 0 : right);
+    got.resize(static_cast<size_t>(n));
+    const std::vector<int32_t> rest = test::Steps(*session, 12 - n);
+    got.insert(got.end(), rest.begin(), rest.end());
+    EXPECT_EQ(got, answer) << right;
+  }
+}
+
+// Rows that nobody wanted stay where they cannot be taken back: then no token is given.
+TEST(DeviceFault, ADraftThatCannotBeTakenBackEndsTheSession) {
+  const auto model = test::OpenTwoLayers();
+  const auto session = test::FedSession(model, "full", 20);
+  std::vector<int32_t> draft = test::Steps(*session->Fork().value(), 3), got(8, -1);
+  draft[2] = (draft[2] + 1) % 250;
+  int32_t n = -1;
+  {
+    const Failing copies(Op::kCopyBehindSample, Code::kMemory, 0);
+    EXPECT_EQ(session->StepDraft(draft, got.data(), 8, &n).code(), Code::kDevice);
+  }
+  EXPECT_EQ(n, 0);
+  ExpectTorn(*session);
 }
 
 }  // namespace

@@ -28,8 +28,9 @@ void StepTo(Session& session, size_t n, std::vector<int32_t>* answer) {
   }
 }
 
-// The session is then as after the tokens that were given, and goes on.
-TEST(StepDraft, GoesOnAfterEveryFailedAllocation) {
+// The session is then as after the tokens that were given, and goes on. unread: bytes of text that nobody has
+// taken, so that there is room for some of the draft's.
+void ExpectGoesOnAfterEveryFailure(size_t unread) {
   const auto model = test::OpenTwoLayers();
   std::vector<int32_t> answer;
   StepTo(*Endless(model), kAnswer, &answer);
@@ -37,6 +38,8 @@ TEST(StepDraft, GoesOnAfterEveryFailedAllocation) {
   for (size_t i = kRight; i < draft.size(); ++i) draft[i] = (draft[i] + 1) % 250;
   for (int64_t fault = 0; fault < 200; ++fault) {
     const auto session = Endless(model);
+    const uint8_t byte = 'a';
+    for (size_t i = 0; i < unread; ++i) session->text().Push({&byte, 1});
     int32_t tokens[12], n = 0;
     Status status;
     bool failed = false;
@@ -57,6 +60,16 @@ TEST(StepDraft, GoesOnAfterEveryFailedAllocation) {
     if (!failed) return;
   }
   FAIL() << "more allocations than expected";
+}
+
+TEST(StepDraft, GoesOnAfterEveryFailedAllocation) { ExpectGoesOnAfterEveryFailure(0); }
+
+// A text has room for 4096 bytes at first, and a byte may become three.
+TEST(StepDraft, GoesOnWhereTheTextFindsNoMemory) {
+  for (const size_t unread : {4090, 4093}) {
+    SCOPED_TRACE(unread);
+    ExpectGoesOnAfterEveryFailure(unread);
+  }
 }
 
 }  // namespace
