@@ -145,6 +145,37 @@ TEST_F(Batch, EachChoosesByItsOwnSettings) {
   }
 }
 
+// More than are chosen for at once (32), whose samplers want different room; and then two tokens for each, of
+// which more are fed than one pass has rows (256).
+TEST_F(Batch, ManyAnswerAsTheyWouldAlone) {
+  constexpr int32_t kMany = 140;
+  std::vector<kvc_session*> bases, together, alone;
+  for (int i = 0; i < kSessions; ++i) bases.push_back(Fed(i));
+  for (int32_t i = 0; i < kMany; ++i) {
+    kvc_sampling sampling = {};
+    sampling.struct_size = sizeof sampling, sampling.temperature = 0.9f, sampling.seed = i;
+    if (i < 3) sampling.repeat_penalty = 1.5f, sampling.repeat_window = 200 / (i + 1);
+    for (std::vector<kvc_session*>* sessions : {&together, &alone}) {
+      kvc_session* fork = nullptr;
+      ASSERT_EQ(kvc_session_fork(bases[static_cast<size_t>(i % kSessions)], &fork), KVC_OK);
+      open_.push_back(fork), sessions->push_back(fork);
+      ASSERT_EQ(kvc_session_set_sampling(fork, &sampling), KVC_OK);
+    }
+  }
+  std::vector<int32_t> tokens(kMany), fed(kMany);
+  std::vector<kvc_status> statuses(kMany);
+  for (int step = 0; step < 7; ++step) {
+    ASSERT_EQ(kvc_batch_step(together.data(), kMany, nullptr, tokens.data(), statuses.data()), KVC_OK);
+    for (size_t i = 0; i < kMany; ++i) ASSERT_EQ(tokens[i], Step(alone[i])) << i << " step " << step;
+  }
+  for (int32_t i = 0; i < kMany; ++i) fed[static_cast<size_t>(i)] = i;
+  ASSERT_EQ(kvc_session_feed_batch(together.data(), fed.data(), kMany), KVC_OK) << kvc_last_error();
+  for (size_t i = 0; i < kMany; ++i) {
+    ASSERT_EQ(kvc_session_feed_batch(&alone[i], &fed[i], 1), KVC_OK) << kvc_last_error();
+    ASSERT_EQ(Logits(together[i]), Logits(alone[i])) << i;
+  }
+}
+
 TEST_F(Batch, SessionsJoinAndLeaveAtAnyStep) {
   std::vector<kvc_session*> together, alone;
   for (int i = 0; i < kSessions; ++i) together.push_back(Fed(i)), alone.push_back(Fed(i));

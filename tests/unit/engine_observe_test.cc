@@ -68,6 +68,27 @@ TEST(Observe, AttentionIsOverWhatWasThereBeforeAnythingLeft) {
   }
 }
 
+// There is room for attention over so many entries at a time: past that a session has the attention of one
+// that kept none before.
+TEST(Observe, AttentionGrowsWithTheHeads) {
+  const auto model = test::OpenTwoLayers();
+  const auto always = test::FedSession(model, "full:kv=f32", 240),
+             late = test::FedSession(model, "full:kv=f32", 240);
+  always->ObserveAttention(true);
+  for (Session* s : {always.get(), late.get()}) test::FeedTokens(*s, test::TinyPrompt(40, 3));
+  late->ObserveAttention(true);
+  for (Session* s : {always.get(), late.get()}) test::FeedTokens(*s, {9});
+  for (int layer = 0; layer < 2; ++layer) {
+    for (int head = 0; head < 4; ++head) {
+      std::vector<float> p, expected;
+      ASSERT_TRUE(always->Attention(layer, head, &p).ok());
+      ASSERT_TRUE(late->Attention(layer, head, &expected).ok());
+      EXPECT_EQ(p.size(), 281u);
+      EXPECT_EQ(p, expected) << layer << " " << head;
+    }
+  }
+}
+
 // Tokens that are read together by a session that drops at every one: the newest sees what the others left.
 TEST(Observe, TokensReadTogetherLeaveTheAttentionOfTheLast) {
   for (const char* spec : {"weightedkv:budget=24,wkv_prefill=sequential,kv=f32", "cam:budget=24,kv=f32",

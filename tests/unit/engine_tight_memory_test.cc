@@ -157,6 +157,54 @@ TEST(TightMemory, AStepWithoutRoomMakesNoneInTheContext) {
   }
 }
 
+// At a length at which every head begins a page: what is there for it goes when the rest finds no room.
+TEST(TightMemory, AStepWithoutRoomLeavesNoPages) {
+  const AlignedBytes bytes = test::TinyModelBytes({});
+  const auto model = OpenWithLimit(bytes);
+  for (int64_t spare = 0, failed = 0;; spare += 2048) {
+    ASSERT_LT(spare, 64 << 20);
+    const auto session = FedSession(model, "full", 128);
+    ASSERT_TRUE(session->Accept(7).ok());
+    const int64_t before = session->Stats().cache_bytes;
+    model->executor()->FreeIdle();
+    Status status;
+    {
+      const Spare left(*model, spare);
+      status = session->FeedPending();
+    }
+    if (status.ok()) {
+      EXPECT_GT(session->Stats().cache_bytes, before);
+      EXPECT_GT(failed, 10);
+      return;
+    }
+    ++failed;
+    ASSERT_EQ(status.code(), Code::kMemory) << status.message();
+    ASSERT_EQ(session->Stats().cache_bytes, before) << spare;
+  }
+}
+
+// What was kept of the token before is gone with its room: it is said that there is none.
+TEST(TightMemory, AttentionWithoutRoomIsNoOldOne) {
+  const AlignedBytes bytes = test::TinyModelBytes({});
+  const auto model = OpenWithLimit(bytes);
+  const auto session = FedSession(model, "full", 250);
+  session->ObserveAttention(true);
+  FeedTokens(*session, TinyPrompt(6, 3));
+  std::vector<float> p;
+  ASSERT_TRUE(session->Attention(0, 0, &p).ok());
+  EXPECT_EQ(p.size(), 256u);
+  ASSERT_TRUE(session->Accept(7).ok());
+  model->executor()->FreeIdle();
+  {
+    const Spare none(*model, 0);
+    EXPECT_EQ(session->FeedPending().code(), Code::kMemory);
+  }
+  EXPECT_EQ(session->Attention(0, 0, &p).code(), Code::kInvalid);
+  ASSERT_TRUE(session->FeedPending().ok());
+  ASSERT_TRUE(session->Attention(0, 0, &p).ok());
+  EXPECT_EQ(p.size(), 257u);
+}
+
 // Scored by the newest tokens, which are read again, and by side values.
 TEST(TightMemory, ACompressionFindsWhatIdleWorkspacesHold) {
   const AlignedBytes bytes = test::TinyModelBytes({});
