@@ -10,7 +10,7 @@ namespace kvc {
 
 namespace {
 
-enum class Op { kNone, kWrite, kStep, kRewind, kSample, kCopyBehindSample };
+enum class Op { kNone, kWrite, kStep, kStoreLayer, kRewind, kSample, kCopyBehindSample };
 
 struct Fault {
   Op op = Op::kNone;
@@ -44,6 +44,10 @@ class FailingDevice final : public test::WatchedDevice {
   Status Step(Stream* s, const StepArgs& args) override {
     KVC_RETURN_IF_ERROR(Fails(Op::kStep));
     return WatchedDevice::Step(s, args);
+  }
+  Status StoreLayer(Stream* s, const StoreArgs& args) override {
+    KVC_RETURN_IF_ERROR(Fails(Op::kStoreLayer));
+    return WatchedDevice::StoreLayer(s, args);
   }
   Status Rewind(Stream* s, const RewindArgs& args) override {
     KVC_RETURN_IF_ERROR(Fails(Op::kRewind));
@@ -131,6 +135,72 @@ TEST(DeviceFault, AStepThatFailsInItsMiddleEndsItsSessions) {
     ASSERT_TRUE(also->Prefill(test::TinyPrompt(40), true).ok());
     test::ExpectNearLogits(*also, *as_new, 0.0f);
     EXPECT_EQ(test::Steps(*also, 5), test::Steps(*as_new, 5));
+  }
+}
+
+// What a session would do next in several ways, and is not changed by.
+struct Prospect {
+  std::vector<float> logits;
+  std::vector<int32_t> tokens, kept;
+  bool at_start = false;  // of a text, when the newest token is taken back
+  bool operator==(const Prospect& o) const {
+    return logits == o.logits && tokens == o.tokens && kept == o.kept && at_start == o.at_start;
+  }
+};
+
+Prospect ProspectOf(Session& s) {
+  Prospect p;
+  p.logits = test::LogitsOf(s);
+  p.tokens = test::Steps(*s.Fork().value(), 6);
+  const auto compressed = std::move(s.Fork().value()), rewound = std::move(s.Fork().value());
+  EXPECT_TRUE(compressed->Recompress(14, nullptr).ok());
+  EXPECT_TRUE(compressed->Kept(1, 1, &p.kept).ok());
+  p.at_start = rewound->Rewind(1).ok() && rewound->text().at_start();
+  return p;
+}
+
+struct Parts {
+  const char* policy;
+  Op op;
+};
+
+// A prompt of several parts works on a fork: wherever it fails, the session is as it was, and may read it
+// again.
+void ExpectTakenBackWhole(const Parts& parts, bool pending) {
+  SCOPED_TRACE(std::string(parts.policy) + (pending ? ", behind a token that waits" : ""));
+  const auto model = test::OpenTwoLayers();
+  SessionParams params;
+  params.max_tokens = 60, params.on_full = OnFull::kSlide;
+  params.sampler.repeat_penalty = 2, params.sampler.repeat_window = 40;
+  const auto fed = [&] {
+    auto session = test::FedSession(model, parts.policy, 20, params);
+    EXPECT_TRUE(session->Accept(5).ok() && session->Accept(6).ok());
+    EXPECT_TRUE(pending || session->FeedPending().ok());
+    return session;
+  };
+  const auto other = fed(), session = fed();
+  const Prospect before = ProspectOf(*other);
+  ASSERT_TRUE(other->Prefill(test::TinyPrompt(90, 3), true).ok());
+  int failed = 0;
+  for (Status read = Error(Code::kDevice, "not yet"); !read.ok(); ++failed) {
+    ASSERT_LT(failed, 300);
+    {
+      const Failing operations(parts.op, Code::kDevice, failed);
+      read = session->Prefill(test::TinyPrompt(90, 3), true);
+    }
+    if (read.ok()) break;
+    ASSERT_EQ(read.code(), Code::kDevice) << read.message();
+    EXPECT_EQ(session->Stats().n_tokens, 22);
+    ASSERT_TRUE(ProspectOf(*session) == before) << failed;
+  }
+  EXPECT_GT(failed, 3);
+  EXPECT_TRUE(ProspectOf(*session) == ProspectOf(*other));
+}
+
+TEST(DeviceFault, APromptByPartsThatFailsIsTakenBack) {
+  for (const bool pending : {false, true}) {
+    ExpectTakenBackWhole({"weightedkv:budget=24,wkv_prefill=sequential", Op::kStep}, pending);
+    ExpectTakenBackWhole({"snapkv:budget=24,window=8", Op::kStoreLayer}, pending);
   }
 }
 
