@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <new>
 #include <random>
 
@@ -234,6 +235,82 @@ TEST(KvCacheCodebook, CodesAreThereOnlyWhereTheyAreSmaller) {
     cache.reset(), fork.reset();
     EXPECT_EQ(memory.meter()->used(), 0);
   }
+}
+
+// Numbers of a saved cache as they lie in it: a byte for all of it, then of the first head its entries in
+// pages, a byte that says how they are stored, where its ring begins and how much is in it, and directions.
+struct SavedRecords {
+  static constexpr size_t kLen = 1, kFlags = 5, kRingStart = 6, kRingLen = 10, kKeyBook = 14, kValueBook = 18;
+  std::vector<uint8_t> bytes;
+  SavedRecords With(size_t at, int32_t value) const {
+    SavedRecords changed = *this;
+    std::memcpy(changed.bytes.data() + at, &value, sizeof value);
+    return changed;
+  }
+  SavedRecords WithFlags(uint8_t flags) const {
+    SavedRecords changed = *this;
+    changed.bytes[kFlags] = flags;
+    return changed;
+  }
+};
+
+// One number that does not fit is enough: what is read is used without another look.
+TEST(KvCacheCodebook, RestoredRecordsAreThoseOfACache) {
+  constexpr int32_t kSlots = 12;
+  using R = SavedRecords;
+  test::TestDevice memory;
+  test::TokenStep steps(&memory);
+  const Rope none = Rope::None(kDim);
+  test::UniformLayout uniform = CodebookLayout(1, 1);
+  uniform.may_be_plain = true;
+  const auto layout = uniform.Make();
+  const auto fresh = [&] { return std::move(KvCache::Create(layout, memory.arenas()).value()); };
+  const auto code = [&](const R& records, int32_t n_tokens) {
+    ArchiveReader in(records.bytes.data(), static_cast<int64_t>(records.bytes.size()));
+    return fresh()->RestoreFrom(in, memory.stream(), n_tokens, n_tokens, true, false).code();
+  };
+  const auto feed = [&](KvCache* cache, int32_t t) {
+    Vector x(kDim, 1.0f);
+    ASSERT_TRUE(steps.Ensure(cache, false).ok());
+    steps.Run(*cache, {}, {0, t, x, x, x, &none});
+    steps.Done(cache);
+  };
+  const auto coded = fresh(), plain = fresh();
+  EXPECT_EQ(code({Saved(coded.get(), memory.stream())}, 0), Code::kOk);
+  EXPECT_EQ(code({Saved(coded.get(), memory.stream())}, 5), Code::kBadModel)
+      << "of a sequence that has begun";
+  for (int32_t t = 0; t < kSlots - 1; ++t) feed(coded.get(), t);
+  HostLayer apart(1, kDim, 20);
+  for (int32_t i = 0; i < 20; ++i) {
+    std::fill_n(apart.Key(0, i) + i % kDim, 1 + i / kDim, 1.0f), apart.Position(0, i) = i;
+    std::fill_n(apart.Value(0, i) + i % kDim, 1 + i / kDim, 1.0f);
+  }
+  ASSERT_TRUE(memory.Store(plain.get(), 0, apart).ok());
+  ASSERT_EQ(plain->stored(0), kStoredPlain);
+  const R of_codes{Saved(coded.get(), memory.stream())}, of_plain{Saved(plain.get(), memory.stream())};
+  EXPECT_EQ(code(of_codes, kSlots - 1), Code::kOk);
+  EXPECT_EQ(code(of_plain, 20), Code::kOk);
+  // A ring that is full would have settled; a place behind its end is the first one again.
+  const PageFormat& ring = layout->formats[static_cast<size_t>(layout->heads[0].ring)];
+  const size_t page = of_codes.bytes.size() - static_cast<size_t>(ring.bytes);
+  const size_t last = page + static_cast<size_t>(ring.positions + 4 * (kSlots - 1));
+  EXPECT_EQ(code(of_codes.With(R::kRingLen, kSlots).With(last, kSlots - 1), kSlots), Code::kBadModel);
+  for (const int32_t start : {-1, kSlots})
+    EXPECT_EQ(code(of_codes.With(R::kRingStart, start), kSlots - 1), Code::kBadModel) << start;
+  EXPECT_EQ(code(of_codes.With(R::kRingLen, -1), 0), Code::kBadModel);
+  EXPECT_EQ(code(of_codes.With(R::kLen, -1), kSlots - 2), Code::kBadModel);
+  EXPECT_EQ(code(of_codes.With(R::kKeyBook, -1), kSlots - 1), Code::kBadModel);
+  EXPECT_EQ(code(of_codes.WithFlags(1), kSlots - 1), Code::kBadModel) << "codes have no rotation";
+  EXPECT_EQ(code(of_codes.WithFlags((kStoredPlainAll + 1) << 1), kSlots - 1), Code::kBadModel);
+  uniform.may_be_plain = false;
+  const auto always = uniform.Make();
+  const auto without = std::move(KvCache::Create(always, memory.arenas()).value());
+  const R empty = R{Saved(without.get(), memory.stream())}.WithFlags(kStoredPlain << 1);
+  ArchiveReader in(empty.bytes.data(), static_cast<int64_t>(empty.bytes.size()));
+  EXPECT_EQ(without->RestoreFrom(in, memory.stream(), 0, 0, true, false).code(), Code::kBadModel);
+  // Vectors have neither a ring nor directions.
+  for (const size_t at : {R::kRingLen, R::kKeyBook, R::kValueBook})
+    EXPECT_EQ(code(of_plain.With(at, 1), at == R::kRingLen ? 21 : 20), Code::kBadModel) << at;
 }
 
 // methods.md 2.16 (g), by hand: of three layers one is coded, whose newest vectors still wait, one could be

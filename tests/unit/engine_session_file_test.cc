@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -21,6 +22,7 @@
 namespace kvc {
 namespace {
 
+using test::SavedBytes;
 using test::Steps;
 using test::TinyPrompt;
 
@@ -222,6 +224,123 @@ TEST(SessionFile, TheSameSessionGivesTheSameBytes) {
   ASSERT_TRUE(back.ok());
   ASSERT_TRUE(back.value()->Save(folder / "restored").ok());
   EXPECT_EQ(Read(folder / "a"), Read(folder / "restored"));
+}
+
+// Sessions at odd moments, of a model with a stop token (257). set: what a reset leaves.
+struct Moment {
+  const char* name;
+  const char* policy;
+  void (*set)(Session&);
+  void (*bring)(Session&);
+};
+
+void Say(Session& s, Role role, const std::string& text, bool answer) {
+  const Status said =
+      s.Say(role, {reinterpret_cast<const uint8_t*>(text.data()), text.size()}, answer, false);
+  ASSERT_TRUE(said.ok()) << said.message();
+}
+
+void Choose257(Session& s) {
+  const int32_t stop = 257;
+  const float more = 1000, none = 0;
+  ASSERT_TRUE(s.SetBias({&stop, 1}, &more).ok());
+  int32_t token = 0;
+  ASSERT_TRUE(s.Step(&token).ok());
+  ASSERT_EQ(token, -1);
+  ASSERT_TRUE(s.SetBias({&stop, 1}, &none).ok());
+}
+
+void SetNothing(Session&) {}
+
+void SetMarks(Session& s) { ASSERT_TRUE(s.SetTurnMarks(Role::kUser, "<u>", ";").ok()); }
+
+void SetChoice(Session& s) {
+  SamplerParams p;
+  p.temperature = 0.5f, p.min_p = 0.1f, p.repeat_penalty = 1.5f, p.repeat_window = 20, p.seed = 9;
+  ASSERT_TRUE(s.SetSampling(p).ok());
+}
+
+void Rewound(Session& s) {
+  Steps(s, 6);
+  ASSERT_TRUE(s.Rewind(3).ok());
+}
+
+void SaidTwice(Session& s) {
+  Say(s, Role::kUser, "hi", true), Steps(s, 3), Choose257(s);
+  Say(s, Role::kUser, "and", true), Steps(s, 2);
+}
+
+const Moment kMoments[] = {
+    {"a token waits", "full", SetNothing, [](Session& s) { Steps(s, 5); }},
+    {"a stop token was chosen", "full", SetNothing, [](Session& s) { Steps(s, 2), Choose257(s); }},
+    {"tokens were taken back", "full", SetNothing, Rewound},
+    {"half a character waits", "full", SetNothing, [](Session& s) { ASSERT_TRUE(s.Accept(0xE2).ok()); }},
+    {"how it chooses was set", "full", SetChoice, [](Session& s) { Steps(s, 3); }},
+    {"two turns were said", "full", SetMarks, SaidTwice},
+    {"queries are kept", "snapkv:budget=16,window=8,decode=reobserve,slack=2", SetNothing,
+     [](Session& s) { Steps(s, 7); }},
+    {"entries leave at steps", "h2o:budget=16", SetNothing, [](Session& s) { Steps(s, 7); }},
+    {"tokens may be run again", kSmall, SetNothing, [](Session& s) { Steps(s, 7); }},
+    {"a prompt waits", "full", SetNothing,
+     [](Session& s) { ASSERT_TRUE(s.Enqueue(TinyPrompt(9), true).ok()); }},
+    {"heads are masked", "full", SetNothing,
+     [](Session& s) { ASSERT_TRUE(s.MaskHeads(std::vector<uint8_t>(4, 0), 8).ok()); }}};
+
+// The bytes of `s`, in which nothing says how long what took, what its cache had at most or which text nobody
+// read. as: of which it is a copy, that was saved as like_bytes.
+std::vector<uint8_t> BytesBut(Session& s, const SessionStats& as, const std::vector<uint8_t>& like_bytes) {
+  const double times[] = {as.prefill_seconds, as.compress_seconds, as.decode_seconds};
+  const auto* begin = reinterpret_cast<const uint8_t*>(times);
+  const auto found = std::search(like_bytes.begin(), like_bytes.end(), begin, begin + sizeof times);
+  EXPECT_NE(found, like_bytes.end());
+  std::vector<uint8_t> bytes = SavedBytes(s);
+  EXPECT_EQ(bytes.size(), like_bytes.size());
+  std::fill_n(bytes.begin() + (found - like_bytes.begin()), sizeof times + sizeof(int64_t), uint8_t{0});
+  bytes.resize(bytes.size() - sizeof(uint64_t));
+  return bytes;
+}
+
+void PullAll(Session& s) {
+  uint8_t text[256];
+  while (s.text().Pull(text, sizeof text) > 0) {
+  }
+}
+
+// Nothing of a session is missing in its fork.
+TEST(SessionFile, AForkIsSavedAsTheSameBytes) {
+  const auto model = Tiny();
+  for (const Moment& moment : kMoments) {
+    SCOPED_TRACE(moment.name);
+    const auto session = Fed(model, moment.policy, 40, 0);
+    moment.set(*session), moment.bring(*session);
+    PullAll(*session);
+    const auto fork = std::move(session->Fork().value());
+    const SessionStats stats = session->Stats();
+    const std::vector<uint8_t> saved = SavedBytes(*session);
+    EXPECT_TRUE(BytesBut(*fork, stats, saved) == BytesBut(*session, stats, saved));
+  }
+}
+
+// A session that is empty again is as one that has seen nothing, and so it goes on.
+TEST(SessionFile, AResetSessionIsSavedAsANewOne) {
+  const auto model = Tiny();
+  for (const Moment& moment : kMoments) {
+    SCOPED_TRACE(moment.name);
+    const auto fresh = test::NewSession(model, moment.policy);
+    const auto used = Fed(model, moment.policy, 40, 0);
+    moment.set(*fresh), moment.set(*used), moment.bring(*used);
+    used->Reset();
+    if (std::string(moment.policy) == "full") {
+      EXPECT_TRUE(SavedBytes(*used) == SavedBytes(*fresh));
+    }
+    for (Session* s : {used.get(), fresh.get()}) {
+      ASSERT_TRUE(s->Prefill(TinyPrompt(50, 2), true).ok());
+      Steps(*s, 6);
+      PullAll(*s);
+    }
+    const std::vector<uint8_t> of_used = SavedBytes(*used), of_fresh = SavedBytes(*fresh);
+    EXPECT_TRUE(BytesBut(*used, used->Stats(), of_used) == BytesBut(*fresh, fresh->Stats(), of_fresh));
+  }
 }
 
 // Whatever was taken back: the files are the same but for the three durations.
