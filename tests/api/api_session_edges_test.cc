@@ -60,6 +60,41 @@ TEST_F(SessionEdges, RewindTakesBackHalfACharacter) {
   EXPECT_EQ(Text(s_), "c");
 }
 
+// Stop tokens have no text: what waits of a character is that of the tokens around them.
+TEST_F(SessionEdges, RewindTakesNoTextBackForAStopToken) {
+  Open(TEST_MODEL_STOPPING, nullptr, 0, 20);
+  constexpr int32_t kStop = 'b';
+  const auto accept = [this](int32_t token) { ASSERT_EQ(kvc_session_accept(s_, token), KVC_OK); };
+  accept(0xE3), accept(kStop);
+  ASSERT_EQ(kvc_session_rewind(s_, 1), KVC_OK);
+  accept(0x81), accept(0x81);
+  EXPECT_EQ(Text(s_), "\xE3\x81\x81");
+  accept(kStop), accept(0xE3), accept(0x81);
+  ASSERT_EQ(kvc_session_rewind(s_, 2), KVC_OK);
+  accept('c');
+  EXPECT_EQ(Text(s_), "c");
+}
+
+TEST_F(SessionEdges, RewindTakesTheEndOfTheAnswerBack) {
+  Open(TEST_MODEL_STOPPING, nullptr, 0, 20);
+  const int32_t stop = 257;
+  const float more = 1000;
+  int32_t token = 0;
+  ASSERT_EQ(kvc_session_accept(s_, 'a'), KVC_OK);
+  ASSERT_EQ(kvc_session_set_logit_bias(s_, &stop, &more, 1), KVC_OK);
+  ASSERT_EQ(kvc_session_step(s_, &token), KVC_OK);
+  EXPECT_EQ(token, KVC_TOKEN_NONE);
+  EXPECT_EQ(Stats(s_).stop_token, stop);
+  ASSERT_EQ(kvc_session_rewind(s_, 1), KVC_OK);
+  EXPECT_EQ(Stats(s_).stop_token, -1);
+  ASSERT_EQ(kvc_session_accept(s_, 'a'), KVC_OK);
+  EXPECT_EQ(Stats(s_).stop_token, -1);
+  ASSERT_EQ(kvc_session_step(s_, &token), KVC_OK);
+  EXPECT_EQ(Stats(s_).stop_token, stop);
+  ASSERT_EQ(kvc_session_accept(s_, 'c'), KVC_OK);
+  EXPECT_EQ(Stats(s_).stop_token, -1) << "the answer goes on";
+}
+
 TEST_F(SessionEdges, StatisticsSayHowManyTokensAreHeld) {
   Open(TEST_MODEL_TINY, "snapkv:budget=16,window=8", 40, 20);
   EXPECT_EQ(Stats(s_).n_tokens, 20);

@@ -90,10 +90,16 @@ TEST(Windows, RewindGoesAsFarAsWindowsReach) {
   ASSERT_TRUE(s.Prefill({ids.data(), 150}, true).ok());
   test::FeedTokens(s, {ids.begin() + 150, ids.begin() + 155});
   const int32_t most = 32 + 1 + 5;  // the newest token shows as many as the window less itself
-  const Status refused = s.Rewind(most + 1);
-  EXPECT_EQ(refused.code(), Code::kUnsupported);
-  EXPECT_NE(refused.message().find("can be taken back by " + std::to_string(most)), std::string::npos)
-      << refused.message();
+  const auto expect_refused = [&s](int32_t n) {
+    const Status refused = s.Rewind(n + 1);
+    EXPECT_EQ(refused.code(), Code::kUnsupported);
+    EXPECT_NE(refused.message().find("can be taken back by " + std::to_string(n)), std::string::npos)
+        << refused.message();
+  };
+  expect_refused(most);
+  ASSERT_TRUE(s.Accept(3).ok());
+  expect_refused(most + 1);  // the one that waits is in no window
+  ASSERT_TRUE(s.Rewind(1).ok());
   const Status status = s.Rewind(most);
   ASSERT_TRUE(status.ok()) << status.message();
   ASSERT_TRUE(s.Prefill({ids.data() + 155 - most, 20}, false).ok());
@@ -103,6 +109,23 @@ TEST(Windows, RewindGoesAsFarAsWindowsReach) {
   test::FeedTokens(*fresh.value(), {ids.begin() + 1, ids.begin() + 200});
   const std::vector<float> a = test::LogitsOf(s), b = test::LogitsOf(*fresh.value());
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << i;
+}
+
+// What begins anew needs nothing of what left.
+TEST(Windows, AllTokensCanBeTakenBack) {
+  const auto model = MixedModel();
+  ASSERT_NE(model, nullptr);
+  auto session = NewSession(model, "full:kv=f32", 0), fresh = NewSession(model, "full:kv=f32", 0);
+  ASSERT_TRUE(session.ok() && fresh.ok());
+  ASSERT_TRUE(session.value()->Prefill(Tokens(150), true).ok());
+  ASSERT_TRUE(session.value()->Rewind(150).ok());
+  EXPECT_EQ(session.value()->Stats().cache_bytes, 0);
+  const std::vector<int32_t> ids = Tokens(70);
+  for (Session* s : {session.value().get(), fresh.value().get()}) {
+    ASSERT_TRUE(s->Prefill({ids.data(), 60}, true).ok());
+    test::FeedTokens(*s, {ids.begin() + 60, ids.end()});
+  }
+  EXPECT_EQ(test::LogitsOf(*session.value()), test::LogitsOf(*fresh.value()));
 }
 
 TEST(Windows, APromptAndItsTokensOneByOneGiveTheSameLogits) {
