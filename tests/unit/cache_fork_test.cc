@@ -1,5 +1,5 @@
-// Caches that share pages, step by step: forks, the place that layers have together for a token's entry, and
-// what is left where an operation fails in its middle.
+// Caches that share pages, step by step: forks, the place that layers have together for a token's entry, what
+// is left where an operation fails in its middle, and files of entries that no cache holds.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -331,6 +331,106 @@ TEST_P(KvCacheFaults, WithoutMemoryNothingChanges) {
 
 INSTANTIATE_TEST_SUITE_P(Books, KvCacheFaults, testing::Bool(),
                          [](const auto& layer) { return layer.param ? "of_layers" : "of_heads"; });
+
+// A cache of one head, whose entries have these positions, to a file and back.
+class KvCacheFile : public testing::Test {
+ protected:
+  using Positions = std::vector<int32_t>;
+
+  std::unique_ptr<KvCache> Holding(const Positions& positions) {
+    auto cache = std::move(KvCache::Create(layout_, memory_.arenas()).value());
+    HostLayer kv(1, kDim, static_cast<int64_t>(positions.size()));
+    for (size_t i = 0; i < positions.size(); ++i) {
+      kv.Position(0, static_cast<int64_t>(i)) = positions[i];
+      std::fill_n(kv.Key(0, static_cast<int64_t>(i)), kDim, 1.0f);
+      std::fill_n(kv.Value(0, static_cast<int64_t>(i)), kDim, 1.0f);
+    }
+    EXPECT_TRUE(memory_.Store(cache.get(), 0, kv).ok());
+    return cache;
+  }
+  // Of a sequence of n_tokens, of which all from changed_at on are there.
+  Code Restored(KvCache* cache, int32_t n_tokens, int32_t changed_at) {
+    const std::vector<uint8_t> bytes = test::Saved(cache, memory_.stream());
+    ArchiveReader in(bytes.data(), static_cast<int64_t>(bytes.size()));
+    return std::move(KvCache::Create(layout_, memory_.arenas()).value())
+        ->RestoreFrom(in, memory_.stream(), n_tokens, changed_at, true, false)
+        .code();
+  }
+  Code Restored(const Positions& positions, int32_t n_tokens, int32_t changed_at) {
+    return Restored(Holding(positions).get(), n_tokens, changed_at);
+  }
+  // The number at an offset of the first page of main.
+  void Patch(KvCache* cache, int64_t offset, int32_t value) {
+    const CacheView& view = cache->view();
+    const int32_t format = layout_->heads[0].main;
+    const int64_t page = view.pages[0] * layout_->main(0).bytes;
+    memory_.Write((view.bases[format] + page + offset).As<int32_t>(), std::vector<int32_t>{value});
+  }
+  void Use(const test::UniformLayout& uniform, int32_t window = 0) {
+    layout_ = std::make_shared<CacheLayout>(*uniform.Make());
+    if (window > 0) layout_->windows = {window};
+  }
+
+  test::TestDevice memory_{1, ReferenceKernels()};
+  std::shared_ptr<CacheLayout> layout_;
+};
+
+TEST_F(KvCacheFile, EntriesThatNoSequenceHasAreRefused) {
+  test::UniformLayout uniform;
+  uniform.head_dim = kDim, uniform.page_slots = 16, uniform.ranks = true;
+  Use(uniform);
+  EXPECT_EQ(Restored({0, 1, 2, 4}, 5, 3), Code::kBadModel) << "3 came since the last change";
+  EXPECT_EQ(Restored({0, 1, 2, 4}, 5, 4), Code::kOk);
+  EXPECT_EQ(Restored({4, 0, 2, 1}, 5, 4), Code::kOk) << "in any order";
+  EXPECT_EQ(Restored({0, 1, 1, 4}, 5, 4), Code::kBadModel) << "twice";
+  EXPECT_EQ(Restored({0, 1, 2, 5}, 5, 5), Code::kBadModel) << "that did not come yet";
+  EXPECT_EQ(Restored({-3, 3, 4}, 5, 3), Code::kBadModel) << "for others, which this cache does not have";
+  layout_->has_rest = true;
+  EXPECT_EQ(Restored({-3, 3, 4}, 5, 3), Code::kOk);
+  EXPECT_EQ(Restored({-6, 3, 4}, 5, 3), Code::kBadModel) << "for more than there were";
+  const auto cache = Holding({0, 1, 2, 3});
+  EXPECT_EQ(Restored(cache.get(), 4, 4), Code::kOk);
+  for (const int32_t rank : {-1, 1, 4}) {
+    Patch(cache.get(), layout_->main(0).rank + 4 * 2, rank);
+    EXPECT_EQ(Restored(cache.get(), 4, 4), Code::kBadModel) << "rank " << rank;
+  }
+}
+
+// A layer with a window holds its newest, as many as the next token sees beside itself, by their order.
+TEST_F(KvCacheFile, EntriesThatNoWindowHoldsAreRefused) {
+  test::UniformLayout uniform;
+  uniform.head_dim = kDim, uniform.page_slots = 16;
+  Use(uniform, /*window=*/5);
+  EXPECT_EQ(Restored({6, 7, 8, 9}, 10, 10), Code::kOk);
+  EXPECT_EQ(Restored({7, 8, 9}, 10, 10), Code::kBadModel);
+  EXPECT_EQ(Restored({0, 1, 2}, 3, 3), Code::kOk) << "all there are";
+  EXPECT_EQ(Restored({4, 6, 7, 8, 9}, 10, 10), Code::kBadModel) << "a gap";
+  EXPECT_EQ(Restored({6, 8, 7, 9}, 10, 10), Code::kBadModel) << "out of order";
+  const auto cache = Holding({6, 7, 8, 9});
+  cache->set_rotated(0, false);
+  EXPECT_EQ(Restored(cache.get(), 10, 10), Code::kBadModel);
+}
+
+TEST_F(KvCacheFile, CodesOfDirectionsThatAreNotThereAreRefused) {
+  test::UniformLayout uniform;
+  uniform.head_dim = kDim, uniform.page_slots = 16, uniform.coding = EntryCoding::kCodebook;
+  uniform.theta_key = uniform.theta_value = 0.9f;
+  uniform.ring_slots = 12, uniform.settle = 6, uniform.ring_type = KvType::kF32;
+  Use(uniform);
+  const auto cache = Holding({0, 1, 2, 3});
+  ASSERT_EQ(cache->view().book_len[0], 1);
+  EXPECT_EQ(Restored(cache.get(), 4, 4), Code::kOk);
+  const PageFormat& f = layout_->main(0);
+  for (const int64_t part : {f.keys, f.values}) {
+    const int64_t at = part + 2 * static_cast<int64_t>(sizeof(CodedVector));
+    for (const int32_t ref : {-1, 1}) {
+      Patch(cache.get(), at, ref);
+      EXPECT_EQ(Restored(cache.get(), 4, 4), Code::kBadModel) << ref;
+    }
+    Patch(cache.get(), at, 0);
+  }
+  EXPECT_EQ(Restored(cache.get(), 4, 4), Code::kOk);
+}
 
 }  // namespace
 }  // namespace kvc
