@@ -180,7 +180,11 @@ class Failing final : public test::WatchedDevice {
     KVC_RETURN_IF_ERROR(Fail(&store_fails));
     return WatchedDevice::StoreLayer(s, args);
   }
-  int plain_fails = -1, store_fails = -1;
+  Status KeepNewest(Stream* s, const KeepNewestArgs& args) override {
+    KVC_RETURN_IF_ERROR(Fail(&newest_fails));
+    return WatchedDevice::KeepNewest(s, args);
+  }
+  int plain_fails = -1, store_fails = -1, newest_fails = -1;
 
  private:
   static Status Fail(int* calls) {
@@ -329,6 +333,28 @@ TEST_P(KvCacheFaults, WithoutMemoryNothingChanges) {
   }
 }
 
+// The first head holds the directions of its layer, and goes last to vectors: one that will be coded without
+// them is no head of a cache. Heads with directions of their own may hold what they like.
+TEST_P(KvCacheFaults, CodesWithoutDirectionsToComeAreRefused) {
+  constexpr int32_t kTokens = 5;  // all in the ring
+  apart_.len = {kTokens, kTokens};
+  const auto vectors = Stored(apart_), codes = std::move(KvCache::Create(layout_, memory_.arenas()).value());
+  for (int32_t t = 0; t < kTokens; ++t) Step(codes.get(), t);
+  ASSERT_EQ(vectors->stored(0), kStoredPlain);
+  ASSERT_EQ(RingLen(codes->view(), 1), kTokens);
+  const std::vector<uint8_t> of_codes = test::Saved(codes.get(), memory_.stream()),
+                             of_vectors = test::Saved(vectors.get(), memory_.stream());
+  // A byte for the cache, then the first head of the one and the second of the other.
+  const auto first = of_vectors.begin() + static_cast<std::ptrdiff_t>(1 + (of_vectors.size() - 1) / 2),
+             second = of_codes.begin() + static_cast<std::ptrdiff_t>(1 + (of_codes.size() - 1) / 2);
+  std::vector<uint8_t> mixed(of_vectors.begin(), first);
+  mixed.insert(mixed.end(), second, of_codes.end());
+  ArchiveReader in(mixed.data(), static_cast<int64_t>(mixed.size()));
+  const auto restored = std::move(KvCache::Create(layout_, memory_.arenas()).value());
+  const Status status = restored->RestoreFrom(in, memory_.stream(), kTokens, kTokens, true, false);
+  EXPECT_EQ(status.code(), GetParam() ? Code::kBadModel : Code::kOk) << status.message();
+}
+
 INSTANTIATE_TEST_SUITE_P(Books, KvCacheFaults, testing::Bool(),
                          [](const auto& layer) { return layer.param ? "of_layers" : "of_heads"; });
 
@@ -430,6 +456,45 @@ TEST_F(KvCacheFile, CodesOfDirectionsThatAreNotThereAreRefused) {
     Patch(cache.get(), at, 0);
   }
   EXPECT_EQ(Restored(cache.get(), 4, 4), Code::kOk);
+}
+
+// The newest entries of a head alone: steps then find room behind them, whatever there was before.
+TEST(KvCacheNewest, IsAHeadOfItsOwnPages) {
+  Failing* const failing = new Failing(std::move(OpenDevice("cpu", 2).value()));
+  test::TestDevice memory{std::unique_ptr<Device>(failing)};
+  test::TokenStep step(&memory);
+  const Rope none = Rope::None(kDim);
+  test::UniformLayout uniform;
+  uniform.head_dim = kDim, uniform.page_slots = 16, uniform.ranks = true;
+  const auto layout = uniform.Make();
+  auto cache = std::move(KvCache::Create(layout, memory.arenas()).value());
+  const auto feed = [&](int32_t t) {
+    const Vector x(kDim, static_cast<float>(t));
+    ASSERT_TRUE(step.Ensure(cache.get(), false).ok());
+    step.Run(*cache, {}, {0, t, x, x, x, &none});
+    step.Done(cache.get());
+  };
+  for (int32_t t = 0; t < 36; ++t) feed(t);
+  cache->set_rotated(0, false);
+  failing->newest_fails = 0;
+  EXPECT_EQ(cache->KeepNewest(memory.stream(), 0, 16).code(), Code::kDevice);
+  EXPECT_EQ(cache->Len(0), 36);
+  EXPECT_EQ(cache->bytes(), 3 * PageBytes(*layout, 0));
+  ASSERT_TRUE(cache->KeepNewest(memory.stream(), 0, 16).ok());
+  EXPECT_EQ(cache->bytes(), PageBytes(*layout, 0));
+  EXPECT_FALSE(cache->rotated(0));
+  for (int32_t t = 36; t < 40; ++t) feed(t);
+  EXPECT_EQ(cache->bytes(), 2 * PageBytes(*layout, 0));
+  HostLayer got = memory.Load(*cache, 0);
+  ASSERT_EQ(got.len[0], 20);
+  for (int32_t i = 0; i < 20; ++i) EXPECT_EQ(got.Key(0, i)[0], static_cast<float>(20 + i));
+  const int64_t stride = cache->MaxSlots() + 1;
+  std::vector<uint8_t> marks(static_cast<size_t>(stride), 1);
+  marks[3] = 0;
+  memory.Evict(cache.get(), 0, marks, stride, {1}, {&none, RopePairing::kHalf, false});
+  EXPECT_EQ(cache->KeepNewest(memory.stream(), 0, 4).code(), Code::kUnsupported) << "out of order";
+  cache.reset();
+  EXPECT_EQ(memory.meter()->used(), 0);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "lib/ops/cpu/raw.h"
+#include "tests/support/heap_faults.h"
 #include "tests/support/test_device.h"
 #include "tests/support/watched_device.h"
 
@@ -151,6 +152,28 @@ TEST_F(PageArenaTest, TheLimitTakesNothing) {
   EXPECT_EQ(meter_->used(), 0);
 }
 
+// What others hold of the limit is no loss of numbers.
+TEST_F(PageArenaTest, ANumberThatFoundNoMemoryIsTheNextOne) {
+  const auto arena = Make(granule_, 10 * granule_);
+  Ids ids = Take(*arena, 5);
+  ASSERT_TRUE(meter_->Take(5 * granule_, "others").ok());
+  EXPECT_EQ(arena->Take(1, &ids).code(), Code::kMemory);
+  meter_->Give(5 * granule_);
+  EXPECT_EQ(Take(*arena, 2), (Ids{5, 6}));
+  for (int32_t id = 0; id < 7; ++id) arena->Release(id);
+  EXPECT_EQ(meter_->used(), 0);
+}
+
+TEST_F(PageArenaTest, GivingBackTakesNoMemory) {
+  const auto arena = Make(kBytes);
+  for (const int32_t n : {1, 60, 700}) {
+    const Ids ids = Take(*arena, n);
+    const test::HeapFault none(0, test::HeapFault::kAllFrom);
+    arena->Release(ids.data(), ids.size());
+    EXPECT_FALSE(none.fired()) << n;
+  }
+}
+
 TEST_F(PageArenaTest, TheEndOfTheAddressesTakesNothing) {
   constexpr int64_t kLarge = 1 << 20;
   const auto arena = Make(kLarge, 0, 16 * kLarge);
@@ -171,6 +194,13 @@ TEST(PageArena, OneArenaForASizeOfPage) {
   EXPECT_NE(small, large);
   EXPECT_EQ(memory.arenas()->Of(256).value(), small);
   EXPECT_EQ(large->page_bytes(), 1024);
+}
+
+TEST(PageArena, StaysWhileSomeoneRefersToIt) {
+  test::TestDevice memory(1);
+  const std::shared_ptr<PageArena> small = memory.arenas()->Of(256).value();
+  memory.arenas()->FreeUnused();
+  EXPECT_EQ(memory.arenas()->Of(256).value(), small);
 }
 
 class WithoutAddresses final : public cpu::CpuDevice {
