@@ -497,5 +497,36 @@ TEST(KvCacheNewest, IsAHeadOfItsOwnPages) {
   EXPECT_EQ(memory.meter()->used(), 0);
 }
 
+// How far a draft may reach: until so many tokens came no page leaves a window, and then one does.
+TEST(KvCacheWindows, SayWhenTheNextPageLeaves) {
+  for (const int32_t page_slots : {4, 16, 32}) {
+    test::TestDevice memory(1, ReferenceKernels());
+    test::TokenStep step(&memory);
+    const Rope none = Rope::None(kDim);
+    test::UniformLayout uniform;
+    uniform.head_dim = kDim, uniform.page_slots = page_slots;
+    const auto layout = std::make_shared<CacheLayout>(*uniform.Make());
+    layout->windows = {20}, layout->window_slack = 4;
+    auto cache = std::move(KvCache::Create(layout, memory.arenas()).value());
+    const Vector x(kDim, 1.0f);
+    for (int32_t t = 0; t < 150;) {
+      const int32_t said = cache->TokensBeforePageLeaves(), begin = t;
+      for (bool left = false; !left; ++t) {
+        ASSERT_TRUE(step.Ensure(cache.get(), false).ok());
+        step.Run(*cache, {}, {0, t, x, x, x, &none});
+        step.Done(cache.get());
+        const int32_t more = said - (t - begin) - 1;  // behind what leaves now
+        ASSERT_EQ(cache->TokensBeforePageLeaves(), more > 0 ? more : std::max(page_slots, 16));
+        const int32_t before = cache->Len(0);
+        cache->LeaveWindows();
+        left = cache->Len(0) < before;
+        EXPECT_GE(cache->Len(0), std::min(t + 1, 20 + 4));
+        EXPECT_EQ(cache->bytes(), cache->LayerBytes(0));
+      }
+      ASSERT_EQ(t - begin, said);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvc

@@ -204,6 +204,40 @@ TEST(DeviceFault, APromptByPartsThatFailsIsTakenBack) {
   }
 }
 
+// Sessions that read a prompt alone, in one pass and in another: what the first of them hold goes where a
+// later one fails.
+TEST(DeviceFault, APromptForSeveralSessionsIsReadByAllOrNone) {
+  const auto model = test::OpenTwoLayers();
+  const char* const policies[] = {"snapkv:budget=24,window=8", "snapkv:budget=24,window=8,scorer=reconstruct",
+                                  "snapkv:budget=24,window=8,scorer=reconstruct,reread=own", "full",
+                                  "weightedkv:budget=24,wkv_prefill=sequential"};
+  std::vector<std::unique_ptr<Session>> sessions, alone;
+  std::vector<Session*> together;
+  for (const char* policy : policies) {
+    sessions.push_back(test::NewSession(model, policy)), together.push_back(sessions.back().get());
+    alone.push_back(test::FedSession(model, policy, 60));
+  }
+  int failed = 0;
+  for (Status read = Error(Code::kDevice, "not yet"); !read.ok();) {
+    ASSERT_LT(failed, 100);
+    {
+      const Failing stores(Op::kStoreLayer, Code::kDevice, failed);
+      read = Session::PrefillTogether({together.data(), together.size()}, test::TinyPrompt(60));
+    }
+    if (read.ok()) break;
+    ++failed;
+    for (const Session* s : together) {
+      EXPECT_EQ(s->Stats().n_tokens, 0) << failed;
+      EXPECT_EQ(s->Stats().cache_bytes, 0) << failed;
+    }
+  }
+  EXPECT_GE(failed, 10) << "each of five sessions stores two layers";
+  for (size_t i = 0; i < alone.size(); ++i) {
+    test::ExpectSameKept(*together[i], *alone[i]);
+    test::ExpectNearLogits(*together[i], *alone[i], 0.0f);
+  }
+}
+
 // Where entries left one by one slots are out of order, and the device takes those of a rewind out.
 TEST(DeviceFault, ARewindThatFailsInItsMiddleEndsTheSession) {
   const auto model = test::OpenTwoLayers();

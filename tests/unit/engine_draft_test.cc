@@ -314,6 +314,53 @@ TEST(StepDraft, RefusesWhatItCannotRead) {
   EXPECT_EQ(PlainSteps(*session, 5), PlainSteps(*plain, 5));
 }
 
+// Tokens that are made less likely, by their words: the newest of those fed and those of a draft, each once.
+TEST(Sampler, PenalisesTheNewestTokensOfAll) {
+  uint32_t state = 3;
+  const auto tokens = [&state](int n) {
+    std::vector<int32_t> list;
+    for (int i = 0; i < n; ++i) {
+      state = state * 1664525u + 1013904223u;
+      list.push_back(static_cast<int32_t>(state >> 20));
+    }
+    return list;
+  };
+  for (const int32_t window : {1, 5, 64, 512}) {
+    SamplerParams params;
+    params.repeat_penalty = 0.5f, params.repeat_window = window;  // which makes them likelier
+    Sampler sampler(params);
+    ASSERT_EQ(sampler.penalized(), static_cast<size_t>(window));
+    sampler.ReserveTokens();
+    std::vector<int32_t> all, lists;
+    for (const int n : {1, 3, 700, 1, 30, 200, 2000, 7}) {
+      const std::vector<int32_t> more = tokens(n);
+      sampler.Saw(more);
+      all.insert(all.end(), more.begin(), more.end());
+      if (all.size() > 200) {  // as far as tokens are remembered for every window
+        sampler.Rewind(128 - n % 128);
+        all.resize(all.size() - static_cast<size_t>(128 - n % 128));
+      }
+      for (const int n_draft : {0, 1, 9}) {
+        const std::vector<int32_t> draft = tokens(n_draft);
+        std::vector<int32_t> expected = all;
+        expected.insert(expected.end(), draft.begin(), draft.end());
+        expected.erase(
+            expected.begin(),
+            expected.end() - std::min<std::ptrdiff_t>(window, static_cast<std::ptrdiff_t>(expected.size())));
+        std::sort(expected.begin(), expected.end());
+        expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
+        lists.clear(), lists.reserve(static_cast<size_t>(window));
+        const SampleRow row = sampler.RowOf({}, 0, draft, &lists);
+        ASSERT_EQ(std::vector<int32_t>(row.repeated.begin(), row.repeated.end()), expected)
+            << window << " of " << all.size() << " and " << n_draft;
+      }
+      const std::vector<int32_t> filler = tokens(1000);
+      sampler.Saw(filler);
+      all.insert(all.end(), filler.begin(), filler.end());
+    }
+  }
+}
+
 // The rule of lookup.h by its words: the longest suffix first, the newest place first.
 std::vector<int32_t> LookUpSlowly(const std::vector<int32_t>& t, int n_gram, size_t cap) {
   for (int gram = n_gram; gram >= std::min(n_gram, 2); --gram) {

@@ -64,6 +64,18 @@ TEST(EngineTurns, ASystemTextMayStandWithinTheUsersTurn) {
   ExpectSame(session.get(), (kBos + Text("[S: kind :S] hi;A?x")) + kEos + kPad + Text("U:on;A?"));
 }
 
+// Tokens that the caller feeds in the assistant's turn are its answer's, which ends before the next message.
+TEST(EngineTurns, WhatIsFedIntoAnAnswerBelongsToIt) {
+  for (const int n : {2, 60}) {  // read as rows of a step, and by itself
+    std::unique_ptr<Session> session = NewSession(Nested(), "full:kv=f32");
+    ASSERT_TRUE(Say(session.get(), Role::kUser, "hi", true).ok());
+    const Tokens fed(static_cast<size_t>(n), 'x');
+    ASSERT_TRUE(session->Prefill(fed, true).ok());
+    ASSERT_TRUE(Say(session.get(), Role::kUser, "go").ok());
+    ExpectSame(session.get(), kBos + Text("U:hi;A?") + fed + kEos + kPad + Text("U:go;"));
+  }
+}
+
 TEST(EngineTurns, AConversationMayBeginOtherwiseThanItGoesOn) {
   std::unique_ptr<Session> session = NewSession(Nested(), "full:kv=f32");
   ASSERT_TRUE(Say(session.get(), Role::kUser, "\n hi").ok());

@@ -120,6 +120,7 @@ TEST(Windows, AllTokensCanBeTakenBack) {
   ASSERT_TRUE(session.value()->Prefill(Tokens(150), true).ok());
   ASSERT_TRUE(session.value()->Rewind(150).ok());
   EXPECT_EQ(session.value()->Stats().cache_bytes, 0);
+  EXPECT_EQ(session.value()->Stats().n_slots, 0);
   const std::vector<int32_t> ids = Tokens(70);
   for (Session* s : {session.value().get(), fresh.value().get()}) {
     ASSERT_TRUE(s->Prefill({ids.data(), 60}, true).ok());
