@@ -238,6 +238,10 @@ TEST_F(Batch, WhatCannotBeOneIsRefused) {
   kvc_session* mixed[] = {a, foreign};
   EXPECT_EQ(kvc_batch_step(mixed, 2, nullptr, tokens, nullptr), KVC_E_INVALID);
   EXPECT_NE(std::string(kvc_last_error()).find("another model"), std::string::npos) << kvc_last_error();
+  const std::vector<int32_t> prompt = Prompt(9, 1);
+  ASSERT_EQ(kvc_session_prefill(foreign, prompt.data(), 9), KVC_OK);
+  EXPECT_EQ(kvc_session_feed_batch(mixed, prompt.data(), 2), KVC_E_INVALID);
+  EXPECT_NE(std::string(kvc_last_error()).find("another model"), std::string::npos) << kvc_last_error();
   kvc_session_close(foreign);
   kvc_model_close(other);
   EXPECT_EQ(Logits(a), before) << "nothing was changed";

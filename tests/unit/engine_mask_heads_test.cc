@@ -37,17 +37,22 @@ TEST(MaskHeads, WindowsStayAsTheyAre) {
   test::TinyModelOptions options;
   options.layers = {{24, 0}, {0, 0}};
   const test::AlignedBytes bytes = test::TinyModelBytes(options);
-  const auto session = test::FedSession(test::OpenTiny(bytes), "full", kPrompt);
+  const auto model = test::OpenTiny(bytes);
+  const auto session = test::FedSession(model, "full", kPrompt);
   constexpr int kHeld = 24 + 32;  // the window and what can be taken back
   std::vector<int32_t> kept, newest(kWindow), held(kHeld), all(kPrompt);
   std::iota(newest.begin(), newest.end(), kPrompt - kWindow);
   std::iota(held.begin(), held.end(), kPrompt - kHeld);
   std::iota(all.begin(), all.end(), 0);
   ASSERT_TRUE(session->MaskHeads(std::vector<uint8_t>{0, 1, 1, 0}, kWindow).ok());
+  const auto other = test::FedSession(model, "full", kPrompt);
+  ASSERT_TRUE(other->MaskHeads(std::vector<uint8_t>{1, 0, 0, 1}, kWindow).ok());
   const std::vector<int32_t>* const wanted[] = {&held, &held, &all, &newest};
   for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(session->Kept(i / 2, i % 2, &kept).ok());
     EXPECT_EQ(kept, *wanted[i]) << i;
+    EXPECT_TRUE(other->Kept(i / 2, i % 2, &kept).ok());
+    EXPECT_EQ(kept, *wanted[i < 2 ? i : 5 - i]) << i;
   }
   test::FeedTokens(*session, test::TinyPrompt(100, 3));
   for (int i = 0; i < 2; ++i) {
@@ -84,9 +89,10 @@ TEST(MaskHeads, NothingMaskedChangesNothing) {
 
 TEST(MaskHeads, WhatCannotBeMaskedIsRefusedAndLeftAlone) {
   const std::vector<uint8_t> none(4, 0);
-  for (const char* spec : {"full:kv=int8,quant_group=8,residual=4", "h2o:budget=40",
-                           "spindlekv:budget=40,window=8", "snapkv:budget=40,window=8,pos_mode=incache",
-                           "pyramidinfer:budget=40,window=8", "tova:budget=40,decode=grow"}) {
+  for (const char* spec :
+       {"full:kv=int8,quant_group=8,residual=4", "h2o:budget=40", "spindlekv:budget=40,window=8",
+        "snapkv:budget=40,window=8,pos_mode=incache", "pyramidinfer:budget=40,window=8",
+        "tova:budget=40,decode=grow", "snapkv:budget=40,window=8,decode=reobserve,slack=4"}) {
     const auto session = Fed(spec);
     const int64_t slots = session->Stats().n_slots;
     const Status status = session->MaskHeads(none, kWindow);

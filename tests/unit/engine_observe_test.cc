@@ -68,6 +68,25 @@ TEST(Observe, AttentionIsOverWhatWasThereBeforeAnythingLeft) {
   }
 }
 
+// What was looked at before entries went is of no use behind that.
+TEST(Observe, WhatChangesTheHeadsForgetsIt) {
+  using Change = Status (*)(Session&);
+  const Change changes[] = {[](Session& s) { return s.Prefill(test::TinyPrompt(40, 3), true); },
+                            [](Session& s) { return s.Recompress(12, nullptr); },
+                            [](Session& s) { return s.MaskHeads(std::vector<uint8_t>(4, 0), 8); },
+                            [](Session& s) { return s.Rewind(1); }};
+  for (const Change change : changes) {
+    const auto session = Fed("snapkv:budget=24,window=8");
+    session->ObserveAttention(true);
+    test::FeedTokens(*session, {5});
+    std::vector<float> p;
+    ASSERT_TRUE(session->Attention(1, 3, &p).ok());
+    const Status changed = change(*session);
+    ASSERT_TRUE(changed.ok()) << changed.message();
+    EXPECT_EQ(session->Attention(1, 3, &p).code(), Code::kInvalid);
+  }
+}
+
 // There is room for attention over so many entries at a time: past that a session has the attention of one
 // that kept none before.
 TEST(Observe, AttentionGrowsWithTheHeads) {

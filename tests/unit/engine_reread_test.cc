@@ -272,6 +272,30 @@ TEST(Reconstruct, OnePassForManySessionsEqualsOneEach) {
   }
 }
 
+// Sessions of one model, empty, in each of which the prompt has room.
+TEST(Reconstruct, WhatCannotBeReadTogetherIsRefused) {
+  const std::vector<int32_t> ids = TinyPrompt(60);
+  const auto model = Tiny(), other = Tiny();
+  const auto good = Make("full", model), foreign = Make("full", other), waits = Make("full", model),
+             fed = Make("full", model);
+  SessionParams params;
+  params.max_tokens = 40, params.on_full = OnFull::kSlide;
+  const auto small = test::NewSession(model, "full", params);
+  ASSERT_TRUE(waits->Enqueue(ids, true).ok());
+  ASSERT_TRUE(fed->Prefill(ids, true).ok());
+  const std::pair<Session*, Code> bad[] = {{foreign.get(), Code::kInvalid},
+                                           {waits.get(), Code::kInvalid},
+                                           {fed.get(), Code::kInvalid},
+                                           {small.get(), Code::kContextFull}};
+  for (const auto& [session, code] : bad) {
+    Session* const both[] = {good.get(), session};
+    const Status status = Session::PrefillTogether({both, 2}, ids);
+    EXPECT_EQ(status.code(), code) << status.message();
+    EXPECT_EQ(good->Stats().n_tokens, 0);
+  }
+  EXPECT_TRUE(waits->reads_prompt());
+}
+
 // A second prompt reads only itself again; what was kept before stays by what it was worth then or is now.
 TEST(Reconstruct, SecondPromptKeepsTheBudget) {
   for (const char* reading : kReadings) {

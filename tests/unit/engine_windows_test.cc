@@ -111,6 +111,19 @@ TEST(Windows, RewindGoesAsFarAsWindowsReach) {
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << i;
 }
 
+// What a session would hold if nothing had been dropped is what one that keeps everything holds.
+TEST(Windows, FullIsWhatFullSessionsHold) {
+  const auto model = MixedModel();
+  ASSERT_NE(model, nullptr);
+  for (const int32_t n : {1, 43, 44, 45, 63, 64, 65, 128, 129}) {
+    const auto session = NewSession(model, "full:kv=f32", 0);
+    ASSERT_TRUE(session.ok() && session.value()->Prefill(Tokens(n), true).ok());
+    const SessionStats stats = session.value()->Stats();
+    EXPECT_EQ(stats.cache_bytes_full, stats.cache_bytes) << n;
+    EXPECT_EQ(stats.n_slots_full, stats.n_slots) << n;
+  }
+}
+
 // What begins anew needs nothing of what left.
 TEST(Windows, AllTokensCanBeTakenBack) {
   const auto model = MixedModel();
