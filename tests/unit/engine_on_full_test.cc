@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "tests/support/tiny_session.h"
 
@@ -132,6 +133,71 @@ TEST(OnFull, CodesGoOnBeingMade) {
       const int64_t slots = session->Stats().n_slots;
       FeedTokens(*session, TinyPrompt(50, 11));
       EXPECT_EQ(session->Stats().n_slots, slots);
+    }
+  }
+}
+
+// The token of a step that fills the context is fed before one leaves for those that come behind it, whatever
+// feeds it.
+TEST(OnFull, ATokenThatWaitsAtTheEndMakesNobodyLeave) {
+  const auto model = OpenTwoLayers();
+  for (const std::string spec : {"full:kv=f32", "snapkv:budget=24,window=8,kv=f32",
+                                 "weightedkv:budget=24,wkv_prefill=sequential,kv=f32",
+                                 "weightedkv:budget=100,wkv_prefill=sequential,kv=f32"}) {
+    for (const OnFull on_full : {OnFull::kEvict, OnFull::kSlide}) {
+      for (const bool prompt : {false, true}) {
+        SCOPED_TRACE(spec + (prompt ? ", read" : ", fed"));
+        SessionParams params;
+        params.max_tokens = kMax, params.on_full = on_full;
+        const auto waits = test::FedSession(model, spec, kMax - 1, params),
+                   fed = test::FedSession(model, spec, kMax - 1, params);
+        for (Session* s : {waits.get(), fed.get()}) ASSERT_TRUE(s->Accept(5).ok());
+        ASSERT_TRUE(fed->FeedPending().ok());
+        for (Session* s : {waits.get(), fed.get()}) {
+          if (prompt) {
+            ASSERT_TRUE(s->Prefill(TinyPrompt(5, 3), true).ok());
+          } else {
+            FeedTokens(*s, {7});
+          }
+          EXPECT_TRUE(s->makes_room());
+        }
+        ExpectSameKept(*waits, *fed);
+        ExpectNearLogits(*waits, *fed, 0.0f);
+      }
+    }
+  }
+  const auto full = test::FedSession(model, "full", kMax - 1, [] {
+    SessionParams params;
+    params.max_tokens = kMax;
+    return params;
+  }());
+  ASSERT_TRUE(full->Accept(5).ok());
+  Session* const one = full.get();
+  const int32_t token = 7;
+  EXPECT_EQ(Session::FeedBatch({&one, 1}, &token).code(), Code::kContextFull);
+  EXPECT_EQ(full->Stats().n_tokens, kMax);
+}
+
+// Nothing of what left, and of how heads shared what stayed, is known behind a reset.
+TEST(OnFull, AResetSessionHasItsContextAgain) {
+  const auto model = OpenTwoLayers();
+  for (const std::string spec : {"full:kv=f32", "snapkv:budget=24,window=8", "h2o:budget=24,allocator=ada",
+                                 "snapkv:budget=24,window=8,decode=reobserve,slack=3,allocator=ada"}) {
+    for (const int n : {3, 40, -40}) {  // below 0: appended
+      SCOPED_TRACE(spec + ", " + std::to_string(n));
+      const auto used = Fed(model, spec, OnFull::kSlide);
+      test::Steps(*used, 20);
+      ASSERT_TRUE(used->makes_room());
+      used->Reset();
+      EXPECT_FALSE(used->makes_room());
+      SessionParams params;
+      params.max_tokens = kMax, params.on_full = OnFull::kSlide;
+      const auto fresh = test::NewSession(model, spec, params);
+      for (Session* s : {used.get(), fresh.get()})
+        ASSERT_TRUE(s->Prefill(TinyPrompt(std::abs(n), 3), n > 0).ok());
+      EXPECT_EQ(test::Steps(*used, 30), test::Steps(*fresh, 30));
+      ExpectSameKept(*used, *fresh);
+      ExpectNearLogits(*used, *fresh, 0.0f);
     }
   }
 }
