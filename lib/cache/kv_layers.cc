@@ -38,8 +38,7 @@ struct HeadRecords {
 // What one layer's heads held, put back unless the new content holds.
 class KvCache::Replacement {
  public:
-  Replacement(KvCache* cache, int32_t layer)
-      : c_(cache), first_(layer * cache->layout_->n_kv_heads), bytes_(cache->bytes_) {
+  Replacement(KvCache* cache, int32_t layer) : c_(cache), first_(layer * cache->layout_->n_kv_heads) {
     for (int32_t i = first_; i < end(); ++i) {
       HeadRecords r{};
       r.len = c_->view_.len[i], r.rotated = c_->view_.rotated[i], r.stored = c_->view_.stored[i];
@@ -56,7 +55,8 @@ class KvCache::Replacement {
   }
   ~Replacement() {
     if (kept_) return;
-    for (int32_t i = first_; i < end(); ++i) {  // the new pages go, the old ones come back
+    // The new pages go, with their bytes, and the old ones come back, whose bytes were counted all the time.
+    for (int32_t i = first_; i < end(); ++i) {
       c_->ReleaseHead(i);
       const HeadRecords& r = old_[static_cast<size_t>(i - first_)];
       c_->view_.len[i] = r.len, c_->view_.rotated[i] = r.rotated, c_->view_.stored[i] = r.stored;
@@ -69,7 +69,6 @@ class KvCache::Replacement {
         c_->view_.book_len[2 * i + which] = r.book_len[which];
       }
     }
-    c_->bytes_ = bytes_;
   }
   Replacement(const Replacement&) = delete;
   Replacement& operator=(const Replacement&) = delete;
@@ -95,7 +94,6 @@ class KvCache::Replacement {
   }
   KvCache* c_;
   const int32_t first_;
-  const int64_t bytes_;
   std::vector<HeadRecords> old_;
   bool kept_ = false;
 };
