@@ -246,7 +246,8 @@ KVC_API kvc_status  kvc_session_create(kvc_model *model, const kvc_policy *polic
 KVC_API void        kvc_session_close(kvc_session *session);    /* [sess] frees its cache; forks stay */
 /* Appends n_tokens (>= 1) and, when the policy asks, compresses. May be called again to go on: the new tokens attend
  * to what is cached. Any failure, KVC_E_CONTEXT_FULL, KVC_E_CANCELLED and KVC_E_MEMORY included, leaves the
- * session as it was.  [sess] */
+ * session as it was; but behind KVC_E_DEVICE, of up to 32 tokens, it may be that only reset and close are left, as
+ * behind a step.  [sess] */
 KVC_API kvc_status  kvc_session_prefill(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 /* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy, by the
  * newest rows of all parts; prefill of fewer tokens than a method's window looks at those only. KVC_E_UNSUPPORTED: a

@@ -146,15 +146,15 @@ TEST_F(Batch, EachChoosesByItsOwnSettings) {
 }
 
 // More than are chosen for at once (32), whose samplers want different room; and then two tokens for each, of
-// which more are fed than one pass has rows (256). Other devices may add up many rows in another order than
-// one, and emulated they have fewer.
+// which more are fed than one pass has rows (256): how they are dealt out is the same on every device.
 TEST_F(Batch, ManyAnswerAsTheyWouldAlone) {
   const char* device = std::getenv("KVC_TEST_DEVICE");
-  const bool processor = device == nullptr || *device == 0 || std::string(device) == "cpu";
-  const int32_t many = processor ? 140 : 40;
+  if (device != nullptr && *device != 0 && std::string(device) != "cpu")
+    GTEST_SKIP() << "minutes where it is emulated, and EachChoosesByItsOwnSettings runs there";
+  constexpr int32_t kMany = 140;
   std::vector<kvc_session*> bases, together, alone;
   for (int i = 0; i < kSessions; ++i) bases.push_back(Fed(i));
-  for (int32_t i = 0; i < many; ++i) {
+  for (int32_t i = 0; i < kMany; ++i) {
     kvc_sampling sampling = {};
     sampling.struct_size = sizeof sampling, sampling.temperature = 0.9f, sampling.seed = i;
     if (i < 3) sampling.repeat_penalty = 1.5f, sampling.repeat_window = 200 / (i + 1);
@@ -168,16 +168,15 @@ TEST_F(Batch, ManyAnswerAsTheyWouldAlone) {
   std::vector<int32_t> tokens(together.size()), fed(together.size());
   std::vector<kvc_status> statuses(together.size());
   for (int step = 0; step < 7; ++step) {
-    ASSERT_EQ(kvc_batch_step(together.data(), many, nullptr, tokens.data(), statuses.data()), KVC_OK);
+    ASSERT_EQ(kvc_batch_step(together.data(), kMany, nullptr, tokens.data(), statuses.data()), KVC_OK);
     for (size_t i = 0; i < together.size(); ++i)
       ASSERT_EQ(tokens[i], Step(alone[i])) << i << " step " << step;
   }
   for (size_t i = 0; i < fed.size(); ++i) fed[i] = static_cast<int32_t>(i);
-  ASSERT_EQ(kvc_session_feed_batch(together.data(), fed.data(), many), KVC_OK) << kvc_last_error();
+  ASSERT_EQ(kvc_session_feed_batch(together.data(), fed.data(), kMany), KVC_OK) << kvc_last_error();
   for (size_t i = 0; i < together.size(); ++i) {
     ASSERT_EQ(kvc_session_feed_batch(&alone[i], &fed[i], 1), KVC_OK) << kvc_last_error();
-    const std::vector<float> a = Logits(together[i]), b = Logits(alone[i]);
-    for (size_t k = 0; k < a.size(); ++k) ASSERT_NEAR(a[k], b[k], processor ? 0 : 1e-4) << i;
+    ASSERT_EQ(Logits(together[i]), Logits(alone[i])) << i;
   }
 }
 
