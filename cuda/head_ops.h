@@ -19,6 +19,10 @@ struct HeadRoom {
 
 // Of one of these heads of a cache, all of it or of a layer: steps ask for every layer of every session.
 inline int64_t SettleBytes(const CacheLayout& layout, Span<const HeadFormat> heads) {
+  const auto settles = [](const PageFormat& f) {
+    return f.coding == EntryCoding::kKeyChannels || f.coding == EntryCoding::kCodebook;
+  };
+  if (std::none_of(layout.formats.begin(), layout.formats.end(), settles)) return 0;
   int64_t bytes = 0;
   for (const HeadFormat& h : heads) {
     const int64_t n = h.settle, d = layout.head_dim;

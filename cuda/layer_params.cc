@@ -14,9 +14,18 @@ int32_t CacheRecords::BookIds(int32_t head, int which) const {
   return std::min((c_.book_len[owner * 2 + which] + users * more_ + slots - 1) / slots, c_.book_stride);
 }
 
+int64_t CacheRecords::BytesBeside() const {
+  return Packet::Size<Head>(n_) + Packet::Size<Format>(static_cast<int64_t>(c_.layout->formats.size()));
+}
+
+int64_t CacheRecords::MostBytes() const {
+  const int64_t ids = Packet::Size<int32_t>(c_.page_stride),
+                book_ids = has_books() ? 2 * Packet::Size<int32_t>(c_.book_stride) : 0;
+  return BytesBeside() + n_ * (ids + book_ids);
+}
+
 int64_t CacheRecords::Bytes() const {
-  int64_t bytes =
-      Packet::Size<Head>(n_) + Packet::Size<Format>(static_cast<int64_t>(c_.layout->formats.size()));
+  int64_t bytes = BytesBeside();
   for (int32_t h = first_; h < first_ + n_; ++h) {
     bytes += Packet::Size<int32_t>(Ids(h));
     for (int which = 0; has_books() && which < 2; ++which) bytes += Packet::Size<int32_t>(BookIds(h, which));

@@ -115,6 +115,8 @@ class CacheRecords {
   CacheRecords(const CacheView& cache, int32_t first, int32_t n, int32_t more)
       : c_(cache), first_(first), n_(n), more_(more) {}
   int64_t Bytes() const;
+  // The same if every head held what its tables have room for.
+  int64_t MostBytes() const;
   // heads of it: where kernels find, and may change, the records; *host: what is sent there.
   CacheLayer Write(Packet* packet, Head** host = nullptr) const;
   // For another row of the same session: heads of its own, as *host, with everything else that `front` has.
@@ -125,6 +127,7 @@ class CacheRecords {
   void Accept(int32_t i, const HeadLengths& from) const;
 
  private:
+  int64_t BytesBeside() const;  // the tables of pages
   int32_t Ids(int32_t head) const;
   int32_t BookIds(int32_t head, int which) const;
   bool has_books() const { return c_.books != nullptr && c_.layout->directions >= 0; }

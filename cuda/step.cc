@@ -48,6 +48,23 @@ int64_t WaveBytes(int64_t n_rows, int32_t n_heads, int32_t n_kv_heads, int64_t n
          3 * n_rows * Packet::Size<int32_t>(n_kv_heads) + n_rows * Packet::Size<Head>(n_kv_heads);
 }
 
+// Of the records of all caches, of the layer that has most of each; whatever: if all heads held what their
+// tables have room for.
+int64_t RecordBytes(Span<const StepRow> rows, int32_t g, bool whatever) {
+  int64_t bytes = 0;
+  for (size_t first = 0, end = 0; first < rows.size(); first = end) {
+    const CacheView& cache = *rows[first].cache;
+    while (end < rows.size() && rows[end].cache == &cache) ++end;
+    const int32_t ring = whatever ? 0 : RingSlots(*cache.layout, cache.layout->heads),
+                  more = ring + static_cast<int32_t>(end - first);
+    int64_t most = whatever ? CacheRecords(cache, 0, g, more).MostBytes() : 0;
+    for (int32_t layer = 0; !whatever && layer < cache.layout->n_layers; ++layer)
+      most = std::max(most, CacheRecords(cache, layer * g, g, more).Bytes());
+    bytes += most + static_cast<int64_t>(end - first - 1) * Packet::Size<Head>(g);
+  }
+  return bytes;
+}
+
 // Of a step. Where something is left beside the rest of a layer, the next one has room of its own, as long as
 // that is little: what is left takes microseconds then, about as long as an attention.
 struct StepRoom {
@@ -101,6 +118,7 @@ class Wave {
         end_only_(end_only),
         behind_(stream_.behind()) {
     behind_.Count({a.rows + first, static_cast<size_t>(n_)});
+    for (int32_t r = 0; r < n_; ++r) reads_part_ = reads_part_ || (!end_only && Plan(r).ReadsOf(a.layer) > 0);
   }
 
   Status Run() {
@@ -262,9 +280,10 @@ class Wave {
   int32_t Len(int32_t r, int32_t head) const { return a_.rows[first_ + r].cache->len[head] - behind_[r]; }
   // Of main, by the attention of a row.
   int32_t ReadPages(int32_t r, int32_t g) const {
+    if (!reads_part_) return 0;
     const StepRow& row = a_.rows[first_ + r];
     const int32_t head = a_.layer * row.cache->layout->n_kv_heads + g;
-    return end_only_ ? 0 : PagesRead(row, a_.layer, head, Len(r, head));
+    return PagesRead(row, a_.layer, head, Len(r, head));
   }
   int32_t ReadEntries(int32_t r, int32_t g) const {
     const CacheView& c = *a_.rows[first_ + r].cache;
@@ -421,6 +440,7 @@ class Wave {
   const StepArgs& a_;
   const int32_t first_, n_;
   const bool end_only_;
+  bool reads_part_ = false;  // the attention of some row, of its heads
   RowsBehind& behind_;
 };
 
@@ -451,27 +471,19 @@ Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepSh
   KVC_ENTER();
   const int32_t g = shape.n_kv_heads;
   const int64_t heads = int64_t{shape.n_rows} * g, longest = shape.longest + shape.ring_slots;
-  int64_t reported = 0;
-  int64_t bytes =
+  const int64_t beside =
       AngleBytes(shape.n_rows, shape.head_dim) +
       WaveBytes(shape.n_rows, shape.n_heads, g, MostSegments(heads * longest, heads, traits_.tuning));
-  for (size_t first = 0; first < rows.size();) {
-    const CacheView& cache = *rows[first].cache;
-    size_t end = first + 1;
-    while (end < rows.size() && rows[end].cache == &cache) ++end;
-    const int32_t ring = RingSlots(*cache.layout, cache.layout->heads),
-                  more = ring + static_cast<int32_t>(end - first);
-    int64_t records = 0;
-    for (int32_t layer = 0; layer < cache.layout->n_layers; ++layer)
-      records = std::max(records, CacheRecords(cache, layer * g, g, more).Bytes());
-    bytes += records + static_cast<int64_t>(end - first - 1) * Packet::Size<Head>(g);
-    if (ring > 0) reported += static_cast<int64_t>(end - first) * cache.layout->n_heads_total();
-    first = end;
-  }
-  StreamOf(s).angles().Reserve(shape.n_rows);
-  StreamOf(s).behind().Reserve(shape.n_rows);
-  KVC_RETURN_IF_ERROR(StreamOf(s).reports().Reserve(reported));
-  return StreamOf(s).Reserve(bytes);
+  int64_t reported = 0;
+  for (const StepRow& row : rows)
+    reported += row.cache->ring == nullptr ? 0 : row.cache->layout->n_heads_total();
+  CudaStream& stream = StreamOf(s);
+  stream.angles().Reserve(shape.n_rows);
+  stream.behind().Reserve(shape.n_rows);
+  KVC_RETURN_IF_ERROR(stream.reports().Reserve(reported));
+  // Heads are counted one by one only where there is no room for whatever they hold: the GPU waits meanwhile.
+  if (stream.HasRoom(beside + RecordBytes(rows, g, /*whatever=*/true))) return {};
+  return stream.Reserve(beside + RecordBytes(rows, g, /*whatever=*/false));
 }
 
 Status CudaDevice::Step(Stream* s, const StepArgs& a) {

@@ -93,9 +93,11 @@ Status CudaStream::Grow(int64_t bytes) {
   return {};
 }
 
+bool CudaStream::HasRoom(int64_t bytes) const { return Rounded(bytes) <= size_; }
+
 Status CudaStream::Reserve(int64_t bytes) {
+  if (HasRoom(bytes)) return {};
   const int64_t all = Rounded(bytes);
-  if (all <= size_) return {};
   KVC_RETURN_IF_ERROR(Wait("the device"));
   const Status twice = Grow(2 * all);
   return twice.code() == Code::kMemory ? Grow(all) : twice;

@@ -31,7 +31,9 @@ class CudaStream final : public Stream {
   // Everything launched so far has happened.
   Status Wait(const char* what);
 
-  // Packets of so many bytes, `room` included, fit from here on.
+  // Whether the ring is as long as that; and makes it so: packets of so many bytes, `room` included, fit from
+  // here on.
+  bool HasRoom(int64_t bytes) const;
   Status Reserve(int64_t bytes);
   // Room for a packet: *host to be written before Send, *device its address there. `room`: bytes behind it
   // that are on the device alone, for what the host reads back.
