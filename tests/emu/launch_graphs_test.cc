@@ -11,10 +11,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/staging.h"
-#include "lib/engine/session.h"
-#include "lib/ops/devices.h"
 #include "tests/emu/emulator.h"
-#include "tests/support/tiny_session.h"
 
 namespace kvc::cuda {
 namespace {
