@@ -8,7 +8,7 @@ void HostRecords::Append() const {
 
 bool HostRecords::HasUpdate() const {
   if (plan_.n_instrs > 0) return true;
-  if (OnlyGrows()) return false;
+  if (OnlyGrows(row_, layer_)) return false;
   for (int32_t g = 0; g < heads(); ++g) {
     if (Reduces(g) || (!plan_.ends_later && (Holds(g, Kept(g)) || IsFull(g)))) return true;
   }
@@ -70,7 +70,7 @@ void HostRecords::Settle(int32_t head, After* to) const {
 }
 
 bool HostRecords::Known(bool end_only) const {
-  if (OnlyGrows()) return true;
+  if (OnlyGrows(row_, layer_)) return true;
   for (int32_t g = 0; g < heads(); ++g) {
     if (!AfterUpdate(g, end_only).known) return false;
   }
@@ -78,7 +78,7 @@ bool HostRecords::Known(bool end_only) const {
 }
 
 void HostRecords::Follow(bool end_only) const {
-  if (OnlyGrows()) return;
+  if (OnlyGrows(row_, layer_)) return;
   for (int32_t g = 0; g < heads(); ++g) {
     const After to = AfterUpdate(g, end_only);
     if (to.drops && row_.dropped != nullptr) row_.dropped->store(true, std::memory_order_relaxed);

@@ -12,8 +12,6 @@ class HostRecords {
   HostRecords(const StepRow& row, int32_t layer)
       : row_(row), c_(*row.cache), plan_(PlanOf(row, layer)), layer_(layer) {}
 
-  // Entries come, and none leaves, to another place or for good: what most methods have behind the prompt.
-  bool OnlyGrows() const { return !plan_.evicts && plan_.held == nullptr && c_.ring == nullptr; }
   // The new entry, which kernels find counted.
   void Append() const;
   // Something is to be done to heads after the attention; when the layer ends, where the plan waits for that.

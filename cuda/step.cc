@@ -48,21 +48,26 @@ int64_t WaveBytes(int64_t n_rows, int32_t n_heads, int32_t n_kv_heads, int64_t n
          3 * n_rows * Packet::Size<int32_t>(n_kv_heads) + n_rows * Packet::Size<Head>(n_kv_heads);
 }
 
-// Of the records of all caches, of the layer that has most of each; whatever: if all heads held what their
-// tables have room for.
-int64_t RecordBytes(Span<const StepRow> rows, int32_t g, bool whatever) {
+// Of the records of all caches in a layer; of_cache(cache, its rows): without the heads that all rows but its
+// first have of their own.
+template <typename F>
+int64_t RecordBytes(Span<const StepRow> rows, int32_t g, F&& of_cache) {
   int64_t bytes = 0;
   for (size_t first = 0, end = 0; first < rows.size(); first = end) {
     const CacheView& cache = *rows[first].cache;
     while (end < rows.size() && rows[end].cache == &cache) ++end;
-    const int32_t ring = whatever ? 0 : RingSlots(*cache.layout, cache.layout->heads),
-                  more = ring + static_cast<int32_t>(end - first);
-    int64_t most = whatever ? CacheRecords(cache, 0, g, more).MostBytes() : 0;
-    for (int32_t layer = 0; !whatever && layer < cache.layout->n_layers; ++layer)
-      most = std::max(most, CacheRecords(cache, layer * g, g, more).Bytes());
-    bytes += most + static_cast<int64_t>(end - first - 1) * Packet::Size<Head>(g);
+    const auto n = static_cast<int32_t>(end - first);
+    bytes += of_cache(cache, n) + (n - 1) * Packet::Size<Head>(g);
   }
   return bytes;
+}
+// As its heads are now, of the layer that has most.
+int64_t RecordBytesNow(const CacheView& cache, int32_t g, int32_t n_rows) {
+  const int32_t more = RingSlots(*cache.layout, cache.layout->heads) + n_rows;
+  int64_t most = 0;
+  for (int32_t layer = 0; layer < cache.layout->n_layers; ++layer)
+    most = std::max(most, CacheRecords(cache, layer * g, g, more).Bytes());
+  return most;
 }
 
 // Of a step. Where something is left beside the rest of a layer, the next one has room of its own, as long as
@@ -482,8 +487,10 @@ Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepSh
   stream.behind().Reserve(shape.n_rows);
   KVC_RETURN_IF_ERROR(stream.reports().Reserve(reported));
   // Heads are counted one by one only where there is no room for whatever they hold: the GPU waits meanwhile.
-  if (stream.HasRoom(beside + RecordBytes(rows, g, /*whatever=*/true))) return {};
-  return stream.Reserve(beside + RecordBytes(rows, g, /*whatever=*/false));
+  const auto most = [g](const CacheView& c, int32_t) { return CacheRecords(c, 0, g, 0).MostBytes(); };
+  const auto now = [g](const CacheView& c, int32_t n) { return RecordBytesNow(c, g, n); };
+  if (stream.HasRoom(beside + RecordBytes(rows, g, most))) return {};
+  return stream.Reserve(beside + RecordBytes(rows, g, now));
 }
 
 Status CudaDevice::Step(Stream* s, const StepArgs& a) {

@@ -172,17 +172,18 @@ struct StepArgs {
   DevicePtr<const float> sinks = {};
 };
 
-// Whether a row leaves nothing behind but its entry, so that the next one of its session sees what was there
-// and that.
+// Whether a row's entry comes and none leaves, for good or for its codes: what most methods have behind the
+// prompt.
+inline bool OnlyGrows(const StepRow& row, int32_t layer) {
+  const StepPlan& plan = PlanOf(row, layer);
+  return !plan.evicts && plan.held == nullptr && row.cache->ring == nullptr;
+}
+// Whether it leaves nothing else behind either, so that the next one of its session sees what was there and
+// that.
 inline bool OnlyAppends(const StepRow& row, int32_t layer) {
   const StepPlan& plan = PlanOf(row, layer);
-  if (plan.n_instrs > 0 || plan.needs_attention || plan.evicts || plan.held != nullptr || plan.ring ||
-      plan.ends_later || plan.attention)
-    return false;
-  for (const HeadFormat& head : row.cache->layout->heads) {
-    if (head.ring >= 0) return false;
-  }
-  return true;
+  return OnlyGrows(row, layer) && plan.n_instrs == 0 && !plan.needs_attention && !plan.ring &&
+         !plan.ends_later && !plan.attention;
 }
 
 // The rows from `first` to here can be worked on together: they have caches of their own, but for those that
