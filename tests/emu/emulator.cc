@@ -32,7 +32,7 @@ namespace {
 
 namespace ctx = boost::context::detail;
 
-constexpr size_t kStackBytes = 128 << 10, kMostThreads = 1024, kMostBytes = 64;
+constexpr size_t kStackBytes = 128 << 10, kMostThreads = 1024, kMostBytes = 96;
 
 enum class State : uint8_t { kNew, kReady, kAtWarp, kAtBlock, kDone };
 

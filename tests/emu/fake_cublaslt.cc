@@ -4,6 +4,7 @@
 #include "tests/emu/fake_cublaslt.h"
 
 #include <cstring>
+#include <vector>
 
 #include "cuda/cublas_abi.h"
 #include "lib/base/half.h"
@@ -82,12 +83,20 @@ double Number(const Layout& l, const void* at, bool transposed, uint64_t i, uint
 void Run(void* data) {
   const Product* p = static_cast<const Product*>(data);
   std::memset(p->workspace, 0xee, kWorkspace);
+  // Rows of the one and columns of the other, each number read once.
+  const uint64_t n = p->n_sum;
+  std::vector<double> rows(p->d.rows * n), columns(p->d.cols * n);
+  for (uint64_t k = 0; k < n; ++k) {
+    for (uint64_t i = 0; i < p->d.rows; ++i)
+      rows[i * n + k] = Number(p->a, p->at_a, p->operation.trans[0] == kTransposed, i, k);
+    for (uint64_t j = 0; j < p->d.cols; ++j)
+      columns[j * n + k] = Number(p->b, p->at_b, p->operation.trans[1] == kTransposed, k, j);
+  }
   for (uint64_t j = 0; j < p->d.cols; ++j) {
     for (uint64_t i = 0; i < p->d.rows; ++i) {
+      const double *left = rows.data() + i * n, *right = columns.data() + j * n;
       double sum = 0;
-      for (uint64_t k = 0; k < p->n_sum; ++k)
-        sum += Number(p->a, p->at_a, p->operation.trans[0] == kTransposed, i, k) *
-               Number(p->b, p->at_b, p->operation.trans[1] == kTransposed, k, j);
+      for (uint64_t k = 0; k < n; ++k) sum += left[k] * right[k];
       float value = p->alpha * static_cast<float>(sum);
       if (p->beta != 0) value += p->beta * p->at_c[i + j * static_cast<uint64_t>(p->c.stride)];
       p->at_d[i + j * static_cast<uint64_t>(p->d.stride)] = value;
