@@ -76,8 +76,9 @@ endfunction()
 # kvc_quick_to_compile(target): a program of the tests. What it tests is optimised, its own code need not be:
 # that took most of the time of a build. Nor are the headers that all of them include read by each of them. Not for
 # other systems: an emulator makes it slow, and Zig puts checks of its own into what is not optimised.
-set(KVC_BUSY_TESTS cache_attend_test cache_kv_cache_test convert_models_test model_tokenizer_readers_test
-  suite_ruler_test tool_files_test)  # their own code takes more time to run than it takes to optimise
+set(KVC_BUSY_TESTS attend_step_test attend_tile_test cache_attend_test cache_kv_cache_test convert_models_test
+  device_parity_test model_tokenizer_readers_test panels_test suite_ruler_test
+  tool_files_test)  # their own code takes more time to run than it takes to optimise
 function(kvc_quick_to_compile target)
   if(NOT KVC_PRECOMPILE OR target IN_LIST KVC_BUSY_TESTS)
     return()
