@@ -54,7 +54,7 @@ void PrintPlan(const PlanOptions& options, const SessionPlan& plan, const Model&
   table.AddRow({"weights", FormatBytes(bytes.weight_bytes), ""});
   table.AddRow({"workspace", FormatBytes(bytes.workspace_bytes), ""});
   table.AddRow(
-      {"cache at its peak (prefill)", FormatBytes(bytes.cache_bytes_peak), share(bytes.cache_bytes_peak)});
+      {"cache at most during prefill", FormatBytes(bytes.cache_bytes_peak), share(bytes.cache_bytes_peak)});
   table.AddRow(
       {"cache after the prompt", FormatBytes(bytes.cache_bytes_prompt), share(bytes.cache_bytes_prompt)});
   table.AddRow({"cache at the end", FormatBytes(bytes.cache_bytes_end), share(bytes.cache_bytes_end)});
@@ -126,7 +126,7 @@ Action AddPlan(CLI::App* app) {
   AddTableOptions(app, &options->tables);
   app->add_option("--context", options->prompt, "Tokens of the prompt")
       ->required()
-      ->check(AtLeast(1))
+      ->check(Whole(1, kMostContext))
       ->type_name("N");
   app->add_option("--max-tokens", options->max_tokens,
                   "Tokens of the answer; none: 128, as far as the trained context allows")

@@ -35,7 +35,8 @@ struct Answers {
   kvc_session_stats after_prompt{};
   bool has_codes = false;  // codebooks: what they leave of the cache
   double code_ratio_paper = 0, code_ratio_exact = 0;
-  std::string failure;  // not empty: this cache could not be used, and why
+  std::string failure;       // not empty: this cache could not be used, and why
+  std::string drafts_ended;  // not empty: an answer went on without drafts, and why
 };
 
 double StepSeconds(const Answers& run) {
@@ -59,6 +60,14 @@ std::unique_ptr<Drafter> MakeDrafter(const RunOptions& options, const TokenList&
   return std::make_unique<LookupDrafter>(options.draft, std::move(text));
 }
 
+Policy DraftPolicy(const RunOptions& options) {
+  try {
+    return MakePolicy(options.draft_policy, options.tables);
+  } catch (const UsageError& error) {
+    throw UsageError(std::string("--draft-policy: ") + error.what());
+  }
+}
+
 // The most tokens of an answer that this session begins.
 int32_t MostTokens(const RunOptions& options, const Model& model, const Session& session) {
   if (options.max_tokens >= 0) return options.max_tokens;
@@ -79,7 +88,9 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
                   const TokenList& prompt, CancelOnSignal* cancel, bool stream) {
   Answers run;
   run.policy = policy.Describe();
-  const TextSink sink = [](const std::string& text) {
+  bool in_line = false;  // what is said on stderr begins on a line of its own
+  const TextSink sink = [&in_line](const std::string& text) {
+    in_line = true;
     Print(text);
     FlushOutput();  // a reader that is gone, or a full disk, ends the work
   };
@@ -87,7 +98,7 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
   once.base()->SetSampling(Sampling(options.session));
   std::optional<PromptOnce> drafts;  // the same text in a smaller cache
   if (!options.draft_policy.empty()) {
-    drafts.emplace(model, MakePolicy(options.draft_policy, options.tables), SessionParams(options.session));
+    drafts.emplace(model, DraftPolicy(options), SessionParams(options.session));
     drafts->base()->SetSampling(Sampling(options.session));
   }
   {
@@ -100,19 +111,23 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
   const std::vector<std::string> questions =
       options.questions.empty() ? std::vector<std::string>{""} : options.questions;
   for (const std::string& question : questions) {
-    if (stream && !question.empty()) Print(question);
-    const TokenList asked = question.empty() ? TokenList{} : model.TokenizeAfter(prompt, question);
-    Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
-    const std::unique_ptr<Drafter> drafter = MakeDrafter(options, prompt, asked, drafts ? &*drafts : nullptr);
-    const WatchSession watch(cancel, *session);
-    const int32_t most = MostTokens(options, model, *session);
+    if (stream && !question.empty()) sink(question);
+    std::unique_ptr<Drafter> drafter;
+    int32_t most = 0;
     try {
+      const TokenList asked = question.empty() ? TokenList{} : model.TokenizeAfter(prompt, question);
+      Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
+      drafter = MakeDrafter(options, prompt, asked, drafts ? &*drafts : nullptr);
+      const WatchSession watch(cancel, *session);
+      most = MostTokens(options, model, *session);
       run.answers.push_back(Generate(session, most, stream ? sink : TextSink{}, cancel, drafter.get()));
     } catch (const Failure&) {
-      if (stream) Print("\n");  // what is said about it begins on a line of its own
+      if (in_line) Print("\n");
       throw;
     }
     if (stream) Print("\n");
+    in_line = false;
+    if (drafter != nullptr && run.drafts_ended.empty()) run.drafts_ended = drafter->ended();
     if (cancel->received()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
     NoteNoRoom(options, run.answers.back(), most);
   }
@@ -268,6 +283,7 @@ void Answer(const RunOptions& options, const Model& model, const Policy& policy,
   CancelOnSignal cancel(signals);
   const Answers run = AnswerAll(options, model, policy, prompt, &cancel, /*stream=*/!options.json);
   if (options.stats && !options.json) PrintStats(run, model);
+  if (!run.drafts_ended.empty()) Note("kvc: note: no more drafts: " + run.drafts_ended);
   if (options.json) {
     Json out = RunJson(run, options, prompt);
     if (options.compare) out["compare"] = ComparisonJson(run, AnswerInFull(options, model, prompt, &cancel));
@@ -297,7 +313,7 @@ int Run(const RunOptions& options, Signals* signals) {
 
 Action AddRun(CLI::App* app) {
   const auto options = std::make_shared<RunOptions>();
-  AddModelOptions(app, &options->model);
+  AddModelOptions(app, &options->model, "FILE", kAnyModel);
   AddPromptOptions(app, &options->prompt);
   AddPolicyOption(app, &options->policy);
   AddTableOptions(app, &options->tables);

@@ -88,13 +88,14 @@ void RefuseTooFewTasks(const TuneCommand& command, const TuneData& data, size_t 
   if (static_cast<int64_t>(data.split.tune.size()) >= needed) return;
   int64_t all = needed;
   while (all - static_cast<int64_t>(HeldOutOf(static_cast<size_t>(all), command.held_out)) < needed) ++all;
-  throw Failure(
-      Format("%s to tune on are too few: %s confidence in a loss of at most %s with %s needs "
-             "%lld even when nothing is lost, %lld with those held out",
-             Counted(static_cast<int64_t>(data.split.tune.size()), "task", "tasks").c_str(),
-             Share(promise.confidence).c_str(), Share(promise.max_loss).c_str(),
-             Counted(static_cast<int64_t>(n_ladders), "policy", "policies").c_str(),
-             static_cast<long long>(needed), static_cast<long long>(all)));
+  throw Failure(Format("%s to tune on %s too few: %s confidence in a loss of at most %s with %s needs "
+                       "%lld even when nothing is lost",
+                       Counted(static_cast<int64_t>(data.split.tune.size()), "task", "tasks").c_str(),
+                       data.split.tune.size() == 1 ? "is" : "are", Share(promise.confidence).c_str(),
+                       Share(promise.max_loss).c_str(),
+                       Counted(static_cast<int64_t>(n_ladders), "policy", "policies").c_str(),
+                       static_cast<long long>(needed)) +
+                (all > needed ? Format(", %lld with those held out", static_cast<long long>(all)) : ""));
 }
 
 void Search(const TuneCommand& command, const Model& model, const TuneData& data, TuneOutcome* out) {

@@ -1,6 +1,7 @@
 // Drafts of an answer for kvc_session_step_draft: from the text, or from a session with a smaller cache.
 #pragma once
 #include <algorithm>
+#include <string>
 
 #include "tools/kvc_handles.h"
 
@@ -13,17 +14,21 @@ class Drafter {
   virtual ~Drafter() = default;
   // At most `cap` tokens: a pass gives one more than it checks.
   TokenList Draft(int32_t cap) { return Make(std::min(length_, cap)); }
-  // What came of a draft: the tokens of the answer.
-  void Took(const TokenList& draft, const TokenList& tokens);
+  // What came of a draft: the tokens of the answer. complete: the answer ends behind them.
+  void Took(const TokenList& draft, const TokenList& tokens, bool complete);
+  // Not empty: there are no more drafts, and why.
+  const std::string& ended() const { return ended_; }
 
  protected:
   virtual TokenList Make(int32_t most) = 0;
   // same: how many tokens from the first on are those of the draft.
   virtual void GoOn(const TokenList& draft, const TokenList& tokens, int32_t same) = 0;
+  void End(const std::string& why) { length_ = 0, ended_ = why; }
 
  private:
   const int32_t most_;
   int32_t length_;
+  std::string ended_;
 };
 
 // What followed the newest tokens of prompt and answer where they stood before.
@@ -37,7 +42,8 @@ class LookupDrafter final : public Drafter {
   TokenList text_;
 };
 
-// What another session of the model answers, which holds the same text in a smaller cache.
+// What another session of the model answers, which holds the same text in a smaller cache. Where that cannot
+// go back over what it foresaw wrongly, it drafts no more.
 class SessionDrafter final : public Drafter {
  public:
   SessionDrafter(int32_t most, Session* session) : Drafter(most), session_(session) {}

@@ -19,7 +19,7 @@ TokenList NextTokens(Session* session, int32_t cap, Drafter* drafter, int32_t* n
   const TokenList draft = drafter != nullptr ? drafter->Draft(cap - 1) : TokenList{};
   *n_drafted += static_cast<int32_t>(draft.size());
   TokenList tokens = session->StepDraft(draft, cap);
-  if (drafter != nullptr) drafter->Took(draft, tokens);
+  if (drafter != nullptr) drafter->Took(draft, tokens, session->Stats().stop_token >= 0);
   return tokens;
 }
 

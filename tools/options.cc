@@ -137,8 +137,8 @@ void AddShareOption(CLI::App* app, const std::string& name, double* share, doubl
   app->add_option_function<std::string>(name, parse, help)->type_name("SHARE");
 }
 
-void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option) {
-  AddInput(app, path_option, &options->path, "Model file (.kvc)")->required();
+void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option, const char* help) {
+  AddInput(app, path_option, &options->path, help)->required();
   app->add_option("--threads", options->threads, "CPU threads; 0 = as many as kvc devices says")
       ->check(Whole(0, 1024))
       ->type_name("N");
@@ -260,7 +260,7 @@ void AddContextOptions(CLI::App* app, SessionOptions* options) {
          "--context", options->context,
          "Most tokens of prompt and answer; 0 = the model's trained context, or any number where the "
          "policy counts positions in slots (streaming)")
-      ->check(AtLeast(0))
+      ->check(Whole(0, kMostContext))
       ->type_name("N");
   app->add_option("--on-full", options->on_full, "At the end of the context: error, evict or slide")
       ->check(CLI::IsMember({"error", "evict", "slide"}).description(""))

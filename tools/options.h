@@ -13,6 +13,7 @@ namespace kvc::tool {
 // A decimal number within limits, said only when it is not. CLI11 alone takes 010 for eight, and a number
 // that does not fit for the largest that does.
 CLI::Validator Whole(int64_t least, int64_t most);
+constexpr int64_t kMostContext = 1 << 26;  // tokens: the most that kvc_session_params.max_tokens may be
 CLI::Validator Real(double least, double most);
 CLI::Validator AtLeast(int32_t least);  // a whole number that an int32_t holds
 
@@ -32,8 +33,12 @@ struct ModelOptions {
   int64_t memory_limit = 0;
   bool trusted = false;
 };
+// What a command takes for its model: kAnyModel with OpenModel(options, signals).
+constexpr char kModelFile[] = "Model file (.kvc)",
+               kAnyModel[] = "Model file (.kvc); a GGUF file or a Hugging Face folder is converted once";
 // path_option: "FILE" makes the model a positional argument, "--model" a named one.
-void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option = "FILE");
+void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option = "FILE",
+                     const char* help = kModelFile);
 Model OpenModel(const ModelOptions& options);
 // The same of what is no model file yet (model_cache.h).
 Model OpenModel(const ModelOptions& options, Signals* signals);

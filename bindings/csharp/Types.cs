@@ -279,7 +279,7 @@ public sealed class SessionStats {
   public int StopToken { get; }
   /// <summary>Share that has been read of a queued prompt, 0 to 1; 1: none waits.</summary>
   public double PromptProgress { get; }
-  /// <summary>Tokens held now: what MaxTokens bounds, and Rewind takes from.</summary>
+  /// <summary>Tokens of its text: what MaxTokens bounds (unless OnFull makes room), and Rewind takes from.</summary>
   public int Tokens { get; }
 }
 

@@ -400,7 +400,7 @@ type Stats struct {
 	PrefillSeconds, CompressSeconds, DecodeSeconds float64
 	StopToken                                      int32   // that ended the answer, or -1
 	PromptProgress                                 float64 // of a queued prompt; 1 = none waits
-	Tokens                                         int32   // held now: what MaxTokens bounds and Rewind takes from
+	Tokens                                         int32   // of its text: what MaxTokens bounds unless OnFull makes room
 }
 
 // Stats gives the counts.

@@ -123,8 +123,8 @@ typedef struct kvc_session_stats {
   int64_t n_slots, n_slots_full;                     /* cached entries over all heads, under policy full */
   double  prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
   int32_t stop_token;      /* that ended the answer with KVC_TOKEN_NONE, until the next input is read; else -1 */
-  int32_t n_tokens;        /* held now, the last step's included: what max_tokens bounds and a rewind takes from;
-                              n_prompt and n_answer go on counting what was taken back */
+  int32_t n_tokens;        /* of its text, the last step's included: what a rewind takes from and max_tokens bounds
+                              unless on_full makes room; n_prompt and n_answer also count what was taken back */
   double  prompt_progress; /* share that is read of a prompt that kvc_session_enqueue queued, 0 to 1; 1 = none waits */
 } kvc_session_stats;
 

@@ -176,6 +176,43 @@ TEST(ToolRecall, DraftsChangeOnlyTheNumberOfPasses) {
   EXPECT_EQ(RunKvc({"run", KVC_RECALL, "--prompt", "x", "--draft", "32"}).exit_code, 2);
 }
 
+// Answers go on without drafts where steps look at none, and where the second cache cannot go back.
+TEST(ToolRecall, AnswersGoOnWithoutDrafts) {
+  const TemporaryFolder folder;
+  const std::string prompt = folder.Write("context.txt", FirstTaskShort()["context"]);
+  const int n_prompt =
+      KvcJson({"run", KVC_RECALL, "--prompt-file", prompt, "--max-tokens", "0", "--json"})["n_prompt"];
+  const std::string full_soon = std::to_string(n_prompt + 6);
+  const struct {
+    std::vector<std::string> arguments;
+    std::string draft_policy, note;
+  } cases[] = {
+      {{"--policy", "h2o:budget=40"}, "snapkv:budget=64", "steps of this session"},
+      {{"--policy", "h2o:budget=40"}, "", "steps of this session"},
+      {{"--policy", "full:kv=int8"}, "full", "steps of this session"},
+      {{"--policy", "cokv-document:budget=24"}, "full", "steps of this session"},
+      {{"--policy", "full"}, "h2o:budget=24", "--draft-policy cannot go back"},
+      {{"--on-full", "slide", "--context", full_soon}, "snapkv:budget=24,window=8", "no more drafts"},
+      {{"--on-full", "evict", "--context", full_soon}, "snapkv:budget=24,window=8", "no more drafts"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(testing::PrintToString(c.arguments) + " " + c.draft_policy);
+    std::vector<std::string> arguments = {"run", KVC_RECALL, "--prompt-file", prompt, "--max-tokens", "30"};
+    arguments.insert(arguments.end(), c.arguments.begin(), c.arguments.end());
+    const ProgramResult plain = RunKvc(arguments);
+    ASSERT_EQ(plain.exit_code, 0) << plain.err;
+    arguments.insert(arguments.end(), {"--draft", "8"});
+    if (!c.draft_policy.empty()) arguments.insert(arguments.end(), {"--draft-policy", c.draft_policy});
+    const ProgramResult drafted = RunKvc(arguments);
+    ASSERT_EQ(drafted.exit_code, 0) << drafted.err;
+    EXPECT_EQ(drafted.out, plain.out);
+    EXPECT_NE(drafted.err.find(c.note), std::string::npos) << drafted.err;
+  }
+  const ProgramResult refused = RunKvc(
+      {"run", KVC_RECALL, "--prompt", "x", "--draft", "2", "--draft-policy", "snapkv:budget=24,window=32"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("--draft-policy: "), std::string::npos) << refused.err;
+}
+
 // A draft goes no further than the answer may: the second cache is as full as the first.
 TEST(ToolRecall, DraftsEndWithTheContext) {
   const TemporaryFolder folder;
@@ -231,6 +268,10 @@ TEST(ToolRecall, AnswersEndWhereTheSessionIsFull) {
     EXPECT_EQ(full->exit_code, 1);
     EXPECT_NE(full->err.find("(CONTEXT_FULL)\n--context N makes room"), std::string::npos) << full->err;
   }
+  const ProgramResult asked =
+      run({"--context", context, "--max-tokens", "1", "--ask", std::string(200, '.')});
+  EXPECT_EQ(asked.exit_code, 1);
+  EXPECT_EQ(asked.out, std::string(200, '.') + "\n") << "what is said about it has a line of its own";
   for (const std::string& quiet : {given.err, roomy.err})
     EXPECT_EQ(quiet.find("full"), std::string::npos) << quiet;
 }

@@ -32,7 +32,7 @@ class Stats(NamedTuple):
     decode_seconds: float
     stop_token: int  # that ended the answer, or -1
     prompt_progress: float  # of a queued prompt; 1 = none waits
-    n_tokens: int  # held now: what max_tokens bounds and rewind takes from
+    n_tokens: int  # of its text: what max_tokens bounds (unless on_full makes room) and rewind takes from
 
 
 def draft_lookup(tokens: Any, most: int = 8, n_gram: int = 3) -> list[int]:

@@ -32,7 +32,7 @@ public final class SessionStats {
   public final int stopToken;
   /** Share that has been read of a queued prompt, 0 to 1; 1: none waits. */
   public final double promptProgress;
-  /** Tokens held now: what maxTokens bounds, and a rewind takes from. */
+  /** Tokens of its text: what maxTokens bounds (unless onFull makes room), and a rewind takes from. */
   public final int nTokens;
 
   SessionStats(kvc_session_stats raw) {
