@@ -133,7 +133,11 @@ Action AddPlan(CLI::App* app) {
       ->check(AtLeast(1))
       ->type_name("N");
   app->add_flag("--json", options->json, "One JSON document on stdout");
-  app->footer("With --memory-limit it ends with 1 where that is too little (\"fits\" of --json).");
+  app->footer(
+      "With --memory-limit it ends with 1 where that is too little (\"fits\" of --json).\n"
+      "Planned is a session that holds the prompt and the answer: kvc run with --context for both. Without "
+      "it\n"
+      "its session holds the trained context, in pages that may be larger.");
   return [options](Signals*) { return Plan(*options); };
 }
 
