@@ -254,8 +254,8 @@ KVC_DEVICE float CutToFloat(double x) {
              : f;
 }
 // number: of 16 bits. A device aligns products to the largest of some of them, and cuts there already: here
-// the sum of all of them is exact, or as good as. Half of the emulator's time is spent here: sums of a lane
-// are made beside each other, of numbers that lie as they are read.
+// the sum of all of them is exact, or as good as. Most of the time of an emulated prompt goes here: sums of a
+// lane are made beside each other, of numbers that lie as they are read.
 template <typename F>
 KVC_DEVICE void MmaOf(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], F&& number) {
   struct Fragments {
