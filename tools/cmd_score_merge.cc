@@ -23,7 +23,12 @@ struct MergeCommand {
 
 Json MergeLogs(const MergeCommand& command) {
   LogMerger merger;
-  for (const std::string& path : command.files) merger.Add(path, ReadWorkLog(path));
+  for (const std::string& path : command.files) {
+    const size_t before = merger.results().size();
+    merger.Add(path, ReadWorkLog(path));
+    if (merger.results().size() == before)
+      Note("kvc: note: " + path + " adds nothing to the files before it");
+  }
   // Samples of which some run or size is missing are usable, but rarely meant.
   if (merger.n_missing() > 0) {
     Note(

@@ -188,6 +188,10 @@ TEST(ToolScore, SingleHeadsAddUpToContributionsOfSizeOne) {
   ExpectGood(RunKvc({"score-merge", folder.Path("part.1-of-2.log"), folder.Path("part.2-of-2.log"), "--out",
                      folder.Path("merged")}));
   EXPECT_EQ(read("merged")["scores"], alone["scores"]);
+  const std::string half = folder.Path("part.1-of-2.log");
+  const ProgramResult twice = RunKvc({"score-merge", half, half, "--out", folder.Path("twice")});
+  EXPECT_NE(twice.err.find("part.1-of-2.log adds nothing to the files before it"), std::string::npos)
+      << twice.err;
   EXPECT_EQ(score("x", {"--variant", "alone", "--sizes", "3"}).exit_code, 2);
 }
 
