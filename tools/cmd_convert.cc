@@ -212,7 +212,7 @@ Action AddConvert(CLI::App* app) {
          "--context", command->context,
          "Tokens the model is wanted for; where rotations differ for short and long texts (LongRoPE), this "
          "chooses. 0: all it was trained for")
-      ->check(CLI::Range(0, 1 << 26).description(""))
+      ->check(CLI::Range(int64_t{0}, kMostContext).description(""))
       ->capture_default_str()
       ->type_name("N");
   app->add_option(

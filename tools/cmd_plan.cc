@@ -135,9 +135,8 @@ Action AddPlan(CLI::App* app) {
   app->add_flag("--json", options->json, "One JSON document on stdout");
   app->footer(
       "With --memory-limit it ends with 1 where that is too little (\"fits\" of --json).\n"
-      "Planned is a session that holds the prompt and the answer: kvc run with --context for both. Without "
-      "it\n"
-      "its session holds the trained context, in pages that may be larger.");
+      "Planned is a session that holds the prompt and the answer: kvc run with --context for both. Its own,\n"
+      "without --context, holds the trained context, in pages that may be larger.");
   return [options](Signals*) { return Plan(*options); };
 }
 

@@ -110,26 +110,24 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
       kvc_session_get_code_ratios(once.base()->get(), &run.code_ratio_paper, &run.code_ratio_exact) == KVC_OK;
   const std::vector<std::string> questions =
       options.questions.empty() ? std::vector<std::string>{""} : options.questions;
-  for (const std::string& question : questions) {
-    if (stream && !question.empty()) sink(question);
-    std::unique_ptr<Drafter> drafter;
-    int32_t most = 0;
-    try {
+  try {
+    for (const std::string& question : questions) {
+      if (stream && !question.empty()) sink(question);
       const TokenList asked = question.empty() ? TokenList{} : model.TokenizeAfter(prompt, question);
       Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
-      drafter = MakeDrafter(options, prompt, asked, drafts ? &*drafts : nullptr);
+      const auto drafter = MakeDrafter(options, prompt, asked, drafts ? &*drafts : nullptr);
       const WatchSession watch(cancel, *session);
-      most = MostTokens(options, model, *session);
+      const int32_t most = MostTokens(options, model, *session);
       run.answers.push_back(Generate(session, most, stream ? sink : TextSink{}, cancel, drafter.get()));
-    } catch (const Failure&) {
-      if (in_line) Print("\n");
-      throw;
+      if (stream) Print("\n");
+      in_line = false;
+      if (drafter != nullptr && run.drafts_ended.empty()) run.drafts_ended = drafter->ended();
+      if (cancel->received()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
+      NoteNoRoom(options, run.answers.back(), most);
     }
-    if (stream) Print("\n");
-    in_line = false;
-    if (drafter != nullptr && run.drafts_ended.empty()) run.drafts_ended = drafter->ended();
-    if (cancel->received()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
-    NoteNoRoom(options, run.answers.back(), most);
+  } catch (const Failure&) {
+    if (in_line) Print("\n");
+    throw;
   }
   return run;
 }

@@ -3,13 +3,17 @@
 namespace kvc::tool {
 
 void Drafter::Took(const TokenList& draft, const TokenList& tokens, bool complete) {
+  if (complete) length_ = 0;
+  if (length_ == 0) return;
   const auto end = std::mismatch(draft.begin(), draft.end(), tokens.begin(), tokens.end()).first;
   const int32_t same = static_cast<int32_t>(end - draft.begin());
-  if (!draft.empty() && length_ > 0) length_ = std::min(most_, 2 * same + 1);
-  if (length_ > 0) GoOn(draft, tokens, same);
   // A pass that looked at its draft gives one token more than was right.
-  if (length_ > 0 && !complete && same > 0 && static_cast<size_t>(same) == tokens.size())
+  if (static_cast<size_t>(same) == tokens.size()) {
     End("steps of this session do more than append to its cache, and look at none");
+    return;
+  }
+  if (!draft.empty()) length_ = std::min(most_, 2 * same + 1);
+  GoOn(draft, tokens, same);
 }
 
 TokenList LookupDrafter::Make(int32_t most) {
@@ -40,20 +44,17 @@ TokenList SessionDrafter::Make(int32_t most) {
   return draft;
 }
 
-// The session is to hold what the answer holds. A rewind leaves it nothing to step from: where all that came
-// was foreseen, the newest of it is taken again.
+// The session is to hold what the answer holds. A rewind leaves it nothing to step from but what is accepted.
 void SessionDrafter::GoOn(const TokenList& draft, const TokenList& tokens, int32_t same) {
-  const size_t n_came = tokens.size(), n_draft = draft.size();
-  size_t stays = static_cast<size_t>(same);
-  if (stays == n_came && stays < n_draft && stays > 0) --stays;
+  const int32_t wrong = static_cast<int32_t>(draft.size()) - same;
   try {
-    if (stays < n_draft) session_->Rewind(static_cast<int32_t>(n_draft - stays));
+    if (wrong > 0) session_->Rewind(wrong);
   } catch (const StatusFailure& failure) {
     if (failure.status() != KVC_E_UNSUPPORTED) throw;
     End(std::string("the cache of --draft-policy ") + failure.what());
     return;
   }
-  for (size_t i = stays; i < n_came; ++i) session_->Accept(tokens[i]);
+  for (size_t i = static_cast<size_t>(same); i < tokens.size(); ++i) session_->Accept(tokens[i]);
 }
 
 }  // namespace kvc::tool

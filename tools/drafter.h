@@ -14,14 +14,14 @@ class Drafter {
   virtual ~Drafter() = default;
   // At most `cap` tokens: a pass gives one more than it checks.
   TokenList Draft(int32_t cap) { return Make(std::min(length_, cap)); }
-  // What came of a draft: the tokens of the answer. complete: the answer ends behind them.
+  // What came of a draft: the tokens of the answer. complete: it ends behind them, and no more are drafted.
   void Took(const TokenList& draft, const TokenList& tokens, bool complete);
-  // Not empty: there are no more drafts, and why.
+  // Not empty: why there are no more drafts of an answer that goes on.
   const std::string& ended() const { return ended_; }
 
  protected:
   virtual TokenList Make(int32_t most) = 0;
-  // same: how many tokens from the first on are those of the draft.
+  // same: how many tokens from the first on are those of the draft, fewer than came.
   virtual void GoOn(const TokenList& draft, const TokenList& tokens, int32_t same) = 0;
   void End(const std::string& why) { length_ = 0, ended_ = why; }
 
