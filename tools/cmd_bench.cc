@@ -313,12 +313,12 @@ int BenchPrompts(const BenchOptions& options, const Model& model, const Policy& 
   return kExitGood;
 }
 
-int Bench(const BenchOptions& options) {
+int Bench(const BenchOptions& options, Signals* signals) {
   CheckBatch(options);
   CheckPrompts(options);
   const Policy policy = MakePolicy(options.policy, options.tables);
   NoteIdleTables(options.tables, {options.policy});
-  return BenchPrompts(options, OpenModel(options.model), policy);
+  return BenchPrompts(options, OpenModel(options.model, signals), policy);
 }
 
 }  // namespace
@@ -359,7 +359,7 @@ Action AddBench(CLI::App* app) {
   AddInput(app, "--tokens", &options->tokens, "Token ids from a JSON array instead of made-up ones")
       ->excludes(prompt);
   app->add_flag("--json", options->json, "One JSON document on stdout");
-  return [options](Signals*) { return Bench(*options); };
+  return [options](Signals* signals) { return Bench(*options, signals); };
 }
 
 }  // namespace kvc::tool

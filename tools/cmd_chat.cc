@@ -221,7 +221,7 @@ int Run(const ChatOptions& options, Signals* signals) {
 Action AddChat(CLI::App* app) {
   const auto options = std::make_shared<ChatOptions>();
   options->session.on_full = "slide";  // a conversation goes on for ever
-  AddModelOptions(app, &options->model, "FILE", kAnyModel);
+  AddModelOptions(app, &options->model);
   AddPolicyOption(app, &options->policy);
   AddTableOptions(app, &options->tables);
   app->add_option("--system", options->system, "What the model is to be, said before everything else")

@@ -1,5 +1,7 @@
 // kvc convert: someone else's checkpoint into one model file.
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "models/convert/convert.h"
 #include "tools/command.h"
@@ -131,6 +133,15 @@ Json ReportJson(const ConvertCommand& command, const ConvertReport& report) {
               {"warnings", report.warnings}};
 }
 
+// Head scores that lie beside a checkpoint are nobody's standard: taken when asked for.
+void NoteScoresBeside(const ConvertCommand& command) {
+  const auto scores = std::filesystem::u8path(command.source) / "head_scores.json";
+  std::error_code error;
+  if (command.head_scores.empty() && std::filesystem::is_regular_file(scores, error))
+    Note("kvc: note: left out are the scores beside the checkpoint: --head-scores " +
+         Printable(scores.u8string()));
+}
+
 int RunConvert(const ConvertCommand& command, Signals* signals) {
   if (command.output.empty() && !command.dry_run) throw UsageError("OUT is needed, or --dry-run");
   if (command.dry_run && !command.check_against.empty())
@@ -159,6 +170,7 @@ int RunConvert(const ConvertCommand& command, Signals* signals) {
                   kvc_status_name(static_cast<kvc_status>(status.code())) + ")");
   }
   for (const std::string& warning : report.warnings) Note("kvc: note: " + warning);
+  NoteScoresBeside(command);
   if (command.dry_run) {
     if (command.json) PrintJson(plan);
     return kExitGood;

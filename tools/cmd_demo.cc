@@ -152,7 +152,7 @@ std::optional<Model> StoryModel(const DemoOptions& options) {
   if (options.stories.empty()) return std::nullopt;
   ModelOptions model = options.model;
   model.path = options.stories;
-  return OpenModel(model);
+  return OpenModelFile(model);
 }
 
 void TellStory(const Model& model) {
@@ -167,7 +167,7 @@ void TellStory(const Model& model) {
 }
 
 int Demo(const DemoOptions& options) {
-  const Model model = OpenModel(options.model);
+  const Model model = OpenModelFile(options.model);
   const std::optional<Model> stories = StoryModel(options);  // a missing one is told before the work
   std::vector<DemoPolicy> policies = DemoPolicies(options.budgets);
   std::vector<const Policy*> pointers;
@@ -204,7 +204,7 @@ int Demo(const DemoOptions& options) {
 
 Action AddDemo(CLI::App* app) {
   const auto options = std::make_shared<DemoOptions>();
-  AddModelOptions(app, &options->model, "--model");
+  AddModelOptions(app, &options->model, "--model", kModelFile);
   AddInput(app, "--tasks", &options->tasks, "Contexts and questions, one JSON object a line")->required();
   CLI::Option* stories = AddInput(app, "--stories", &options->stories, "A model that then tells a story");
   app->add_option("--budget", options->budgets, "Slots per head; again for more budgets")

@@ -301,9 +301,10 @@ Json HowToRepeat(const EvalOptions& options, const Tables& tables, const Model& 
 }
 
 // A published benchmark, or one that is made as published.
-int EvalSuite(const EvalOptions& options, const std::vector<Policy>& policies, const Tables& tables) {
+int EvalSuite(const EvalOptions& options, const std::vector<Policy>& policies, const Tables& tables,
+              Signals* signals) {
   if (!options.texts.empty()) throw UsageError("--text is no part of --suite");
-  const Model model = OpenModel(options.model);
+  const Model model = OpenModel(options.model, signals);
   const std::vector<SuiteTask> tasks = SuiteTasks(options.suite, model);
   const TaskProtocol protocol = options.protocol == "ask" ? TaskProtocol::kAsk : TaskProtocol::kPrompt;
   std::vector<SuiteRow> rows;
@@ -355,9 +356,9 @@ int Eval(EvalOptions options, Signals* signals) {
   if (options.protocol.empty()) options.protocol = options.suite.name.empty() ? "ask" : "prompt";
   if (!options.suite.name.empty()) {
     options.suite.data = options.data, options.suite.limit = options.limit;
-    return EvalSuite(options, policies, tables);
+    return EvalSuite(options, policies, tables, signals);
   }
-  const Model model = OpenModel(options.model);
+  const Model model = OpenModel(options.model, signals);
   constexpr int32_t kLongestDefaultWindow = 2048;
   const int32_t window =
       options.window > 0 ? options.window : std::min(model.info().max_tokens, kLongestDefaultWindow);

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "tools/command.h"
+#include "tools/model_cache.h"
 #include "tools/options.h"
 #include "tools/output.h"
 
@@ -133,8 +134,9 @@ std::string TensorsText(const Json& about) {
   return table.Text();
 }
 
-int Inspect(const InspectOptions& options) {
-  const Json about = OpenModel(options.model).Describe();
+int Inspect(InspectOptions options, Signals* signals) {
+  options.model.path = ModelFileFor(options.model.path, signals);  // what is shown is that file
+  const Json about = OpenModelFile(options.model).Describe();
   if (options.json) {
     PrintJson(about);
   } else {
@@ -150,7 +152,7 @@ Action AddInspect(CLI::App* app) {
   const auto options = std::make_shared<InspectOptions>();
   AddModelOptions(app, &options->model);
   app->add_flag("--json", options->json, "Everything, as one JSON document on stdout");
-  return [options](Signals*) { return Inspect(*options); };
+  return [options](Signals* signals) { return Inspect(*options, signals); };
 }
 
 }  // namespace kvc::tool

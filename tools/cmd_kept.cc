@@ -41,7 +41,7 @@ std::string Runs(const std::vector<int32_t>& positions) {
 int Kept(const KeptOptions& options, Signals* signals) {
   const Policy policy = MakePolicy(options.policy, options.tables);
   NoteIdleTables(options.tables, {options.policy});
-  const Model model = OpenModel(options.model);
+  const Model model = OpenModel(options.model, signals);
   const TokenList prompt = ReadPrompt(options.prompt, model);
   if (options.session.on_full != "slide") NoteBeyondTraining(model, policy, options.session.context);
   CancelOnSignal cancel(signals);

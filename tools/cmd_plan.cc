@@ -98,12 +98,12 @@ Json PlanJson(const PlanOptions& options, const SessionPlan& plan, const Model& 
   return out;
 }
 
-int Plan(PlanOptions options) {
+int Plan(PlanOptions options, Signals* signals) {
   std::swap(options.limit,
             options.model.memory_limit);  // the limit is judged here; opening must not fail on it
   const Policy policy = MakePolicy(options.policy, options.tables);
   NoteIdleTables(options.tables, {options.policy});
-  const Model model = OpenModel(options.model);
+  const Model model = OpenModel(options.model, signals);
   const int32_t context = PlannedContext(options, model.info().max_tokens);
   kvc_session_params params = DefaultSessionParams();
   params.max_tokens = context;
@@ -137,7 +137,7 @@ Action AddPlan(CLI::App* app) {
       "With --memory-limit it ends with 1 where that is too little (\"fits\" of --json).\n"
       "Planned is a session that holds the prompt and the answer: kvc run with --context for both. Its own,\n"
       "without --context, holds the trained context, in pages that may be larger.");
-  return [options](Signals*) { return Plan(*options); };
+  return [options](Signals* signals) { return Plan(*options, signals); };
 }
 
 }  // namespace kvc::tool

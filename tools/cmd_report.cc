@@ -87,7 +87,7 @@ int MakeReport(ReportCommand command, Signals* signals) {
   signals->RemoveTemporariesOf(command.out);
   NoteIdleTables(command.tables, command.policies);
   const Tables tables = ReadTables(command.tables);
-  const Model model = OpenModel(command.model);
+  const Model model = OpenModel(command.model, signals);
   std::vector<Task> tasks;
   {
     const TaskEvaluator judge(model, {}, TaskProtocol::kAsk);

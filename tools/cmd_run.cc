@@ -311,7 +311,7 @@ int Run(const RunOptions& options, Signals* signals) {
 
 Action AddRun(CLI::App* app) {
   const auto options = std::make_shared<RunOptions>();
-  AddModelOptions(app, &options->model, "FILE", kAnyModel);
+  AddModelOptions(app, &options->model);
   AddPromptOptions(app, &options->prompt);
   AddPolicyOption(app, &options->policy);
   AddTableOptions(app, &options->tables);

@@ -390,7 +390,8 @@ int ScoreWith(ScoreCommand c, Signals* signals, Team* team) {
   Settle(&c);
   if (!works_for_another) SettleFiles(c, signals);
   if (team != nullptr) SettleTeam(*team, &c);
-  const Model model = OpenModel(c.model);
+  // Of several processes each would convert.
+  const Model model = team == nullptr ? OpenModel(c.model, signals) : OpenModelFile(c.model);
   SettlePlan(model, &c);
   CheckExperiments(c);
   SettleError(&c);

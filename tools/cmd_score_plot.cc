@@ -132,10 +132,11 @@ void AddSlices(const std::vector<ScoreFile>& files, SvgPage* page) {
 }
 
 // Slots of every head under CoKV (HeadKV-R2 for its scores), as the library would give them.
-void AddBudgets(const PlotCommand& command, const std::vector<ScoreFile>& files, SvgPage* page) {
+void AddBudgets(const PlotCommand& command, const std::vector<ScoreFile>& files, Signals* signals,
+                SvgPage* page) {
   if (command.budgets.empty()) return;
   if (command.model.path.empty()) throw UsageError("--budget needs --model: the library divides the slots");
-  const Model model = OpenModel(command.model);
+  const Model model = OpenModel(command.model, signals);
   const int32_t n_prompt = command.context > 0 ? command.context : model.info().max_tokens;
   for (const ScoreFile& file : files) {
     for (const int32_t budget : command.budgets) {
@@ -172,7 +173,7 @@ int Plot(const PlotCommand& command, Signals* signals) {
   AddConvergence(files, &page);
   AddMaskCurves(files, &page);
   AddSlices(files, &page);
-  AddBudgets(command, files, &page);
+  AddBudgets(command, files, signals, &page);
   WriteTextFile(command.out, page.Text());
   Print(Printable(command.out) + ": " +
         Counted(static_cast<int64_t>(files.size()), "score file", "score files") + " drawn\n");

@@ -19,8 +19,8 @@ struct TokenizeOptions {
 // Bytes that are no whole character are replaced where JSON is written (U+FFFD).
 std::string PieceOf(const Model& model, int32_t token) { return model.Detokenize({token}); }
 
-int Tokenize(const TokenizeOptions& options) {
-  const Model model = OpenModel(options.model);
+int Tokenize(const TokenizeOptions& options, Signals* signals) {
+  const Model model = OpenModel(options.model, signals);
   const std::string text = options.file.empty() ? options.text : ReadFile(options.file, kMaxDataBytes);
   const TokenList tokens =
       model.Tokenize(text, (options.bos ? KVC_ADD_BOS : 0) | (options.goes_on ? KVC_CONTINUE : 0) |
@@ -62,10 +62,10 @@ Action AddTokenize(CLI::App* app) {
   app->add_flag("--special", options->special, "Special tokens written in the text become their ids");
   app->add_flag("--pieces", options->pieces, "The text of every token: a table, or with --json \"pieces\"");
   app->add_flag("--json", options->json, "{\"tokens\": [...]} on stdout");
-  return [options, text, file](Signals*) {
+  return [options, text, file](Signals* signals) {
     if (text->count() + file->count() == 0)
       throw UsageError("tokenize needs --text TEXT or --file FILE (- = standard input)");
-    return Tokenize(*options);
+    return Tokenize(*options, signals);
   };
 }
 

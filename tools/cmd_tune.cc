@@ -276,7 +276,7 @@ int Tune(TuneCommand command, Signals* signals) {
   inputs.insert(inputs.end(), {command.model.path, command.tables.head_scores, command.tables.table});
   CheckOutputs(inputs, {command.out});
   signals->RemoveTemporariesOf(command.out);
-  const Model model = OpenModel(command.model);
+  const Model model = OpenModel(command.model, signals);
   const TuneData data = ReadTuneData(command, model);
   TuneOutcome out;
   Search(command, model, data, &out);

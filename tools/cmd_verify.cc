@@ -57,7 +57,7 @@ Finding CheckForward(const Model& model) {
 
 int VerifyFile(const VerifyOptions& options) {
   if (options.model.trusted) throw UsageError("verify trusts nothing: leave --trusted away");
-  const Model model = OpenModel(options.model);
+  const Model model = OpenModelFile(options.model);
   const Json about = model.Describe();
   const size_t n_tensors = about.value("tensors", Json::array()).size();
   std::vector<Finding> findings = {
@@ -101,7 +101,7 @@ int Verify(const VerifyOptions& options) {
 
 Action AddVerify(CLI::App* app) {
   const auto options = std::make_shared<VerifyOptions>();
-  AddModelOptions(app, &options->model);
+  AddModelOptions(app, &options->model, "FILE", kModelFile);
   app->add_flag("--json", options->json, "{\"good\": true, \"checks\": [...]} on stdout");
   return [options](Signals*) { return Verify(*options); };
 }

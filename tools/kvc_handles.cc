@@ -166,12 +166,14 @@ static std::string WithoutHeadScores(const Policy& policy) {
   return "";
 }
 
-// Check, and what to do when the policy wants head scores that the model has not.
+// Check, and what to do when the policy wants head scores that the model has not, or slots.
 static void CheckWith(const Policy& policy, kvc_status status, const std::string& doing) {
   try {
     Check(status, doing);
   } catch (const StatusFailure& failure) {
     const std::string text = failure.what();
+    if (status == KVC_E_INVALID && text.find("layers x KV heads), it got 0") != std::string::npos)
+      throw StatusFailure(status, text + "\n--table FILE gives them to a policy");
     if (status != KVC_E_NOT_FOUND || text.find("needs head scores") == std::string::npos) throw;
     const std::string instead = WithoutHeadScores(policy);
     throw StatusFailure(status,

@@ -157,7 +157,8 @@ int Run(std::vector<std::string> arguments, Signals* signals) {
   app.footer(
       "kvc COMMAND --help shows the options of a command and an example.\n"
       "Exit codes: 0 all is well; 1 something failed, or the answer is no (verify, plan\n"
-      "with --memory-limit); 2 the command line makes no sense.");
+      "with --memory-limit); 2 the command line makes no sense. Ctrl-C and other\n"
+      "signals end it as they end other programs (a shell says 130 of Ctrl-C).");
   bool verbose = false;
   const auto add_verbose = [&verbose](CLI::App* to) {
     to->add_flag("-v,--verbose", verbose, "What the library does, line by line, on stderr");

@@ -150,26 +150,32 @@ void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& pa
                 "Open without reading all of the weights first: for a file that was opened before");
 }
 
-Model OpenModel(const ModelOptions& options) {
+Model OpenModelFile(const ModelOptions& options) {
   std::error_code error;
   if (std::filesystem::is_directory(std::filesystem::u8path(options.path), error))
     throw Failure(Printable(options.path) + ": is a folder; kvc convert makes a model file of it");
-  return Model(options.path, options.device, options.threads, options.memory_limit, options.trusted);
+  try {
+    return Model(options.path, options.device, options.threads, options.memory_limit, options.trusted);
+  } catch (const StatusFailure& failure) {
+    const std::string text = failure.what();
+    if (failure.status() != KVC_E_INVALID || text.find("device \"") == std::string::npos) throw;
+    throw UsageError("--device: " + text);
+  }
 }
 
 Model OpenModel(const ModelOptions& options, Signals* signals) {
   ModelOptions found = options;
   found.path = ModelFileFor(options.path, signals);
-  if (found.path == options.path) return OpenModel(found);
+  if (found.path == options.path) return OpenModelFile(found);
   try {
-    return OpenModel(found);
+    return OpenModelFile(found);
   } catch (const StatusFailure& failure) {
     if (failure.status() != KVC_E_BAD_MODEL) throw;
     Note(std::string("kvc: note: ") + failure.what() + ": made again");
   }
   ForgetModelFile(found.path);
   found.path = ModelFileFor(options.path, signals);
-  return OpenModel(found);
+  return OpenModelFile(found);
 }
 
 int32_t ThreadsUsed(const ModelOptions& options) {

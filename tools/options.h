@@ -33,13 +33,14 @@ struct ModelOptions {
   int64_t memory_limit = 0;
   bool trusted = false;
 };
-// What a command takes for its model: kAnyModel with OpenModel(options, signals).
+// What a command takes for its model: kAnyModel with OpenModel, kModelFile with OpenModelFile.
 constexpr char kModelFile[] = "Model file (.kvc)",
                kAnyModel[] = "Model file (.kvc); a GGUF file or a Hugging Face folder is converted once";
 // path_option: "FILE" makes the model a positional argument, "--model" a named one.
 void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option = "FILE",
-                     const char* help = kModelFile);
-Model OpenModel(const ModelOptions& options);
+                     const char* help = kAnyModel);
+// Both throw UsageError where --device names none.
+Model OpenModelFile(const ModelOptions& options);
 // The same of what is no model file yet (model_cache.h).
 Model OpenModel(const ModelOptions& options, Signals* signals);
 int32_t ThreadsUsed(const ModelOptions& options);  // 0 resolved to the processors of this machine

@@ -102,6 +102,26 @@ TEST(Chat, AFolderIsConvertedOnceIntoTheCache) {
   EXPECT_EQ(chat.err.find("converting"), std::string::npos) << chat.err;
 }
 
+// Whatever takes a model takes what is none yet, and the same as `run`.
+TEST(Chat, EveryCommandTakesAFolder) {
+  const TemporaryFolder folder;
+  const std::string source = KVC_SOURCE_DIR "/models/recall", cache = folder.Path("cache"),
+                    tasks = KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl",
+                    scores = source + "/head_scores.json", picture = folder.Path("scores.svg");
+  bool first = true;
+  for (const char* command :
+       {"inspect \"$2\"", "plan \"$2\" --context 300", "tokenize \"$2\" --text hello",
+        "kept \"$2\" --prompt hello --policy full", "bench \"$2\" --prompt 9 --gen 1 --repeat 1",
+        "eval \"$2\" --data \"$4\" --limit 1", "score-plot \"$5\" --out \"$6\" --model \"$2\" --budget 16"}) {
+    const ProgramResult result =
+        RunShell(std::string("KVC_CACHE=\"$3\" \"$1\" ") + command, {source, cache, tasks, scores, picture});
+    EXPECT_EQ(result.exit_code, 0) << command << result.err;
+    EXPECT_EQ(result.err.find("converting") != std::string::npos, first) << command << result.err;
+    first = false;
+  }
+  EXPECT_EQ(RunShell("ls \"$2\" | wc -l", {cache}).out, "1\n");
+}
+
 TEST(Chat, AGgufFileIsConvertedOnceIntoTheCache) {
   const TemporaryFolder folder;
   const std::string source = std::string(KVC_SOURCE_DIR) + "/tests/data/reference_gguf/smollm3.gguf";

@@ -41,6 +41,12 @@ TEST(ToolConvert, SaysBeforehandWhatItMakes) {
   EXPECT_EQ(plan["trained_context"], about["config"]["max_tokens"]);
   EXPECT_EQ(plan["has_turn_format"], false);
   EXPECT_EQ(plan["n_fast"], plan["n_matrices"]);
+  // Scores beside a checkpoint are taken when asked for, and not without a word.
+  const std::string scores = kRecallSource + "/head_scores.json";
+  EXPECT_NE(made.err.find("--head-scores " + scores), std::string::npos) << made.err;
+  const ProgramResult with = RunKvc({"convert", kRecallSource, "--dry-run", "--head-scores", scores});
+  EXPECT_EQ(with.exit_code, 0);
+  EXPECT_EQ(with.err, "");
 }
 
 // The rows of a table that kvc printed whose first cell begins so, their cells apart.

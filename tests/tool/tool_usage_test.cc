@@ -121,6 +121,8 @@ TEST(ToolUsage, WrongUseIsExitCodeTwo) {
       {"tune", KVC_RECALL, "--data", "x", "--policy", "snapkv", "--budgets", "5%,300KiB"},
       {"tune", KVC_RECALL, "--data", "x", "--policy", "snapkv", "--budgets", "5%", "--budget-key", "budget"},
       {"tune", KVC_RECALL, "--data", "x", "--policy", "snapkv", "--budgets", "many"},
+      {"run", KVC_RECALL, "--prompt", "a", "--device", "gpu"},
+      {"inspect", KVC_RECALL, "--device", "cpu:1"},
       {"demo", "--model", KVC_RECALL, "--tasks", KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl", "--json",
        "--stories", KVC_RECALL},
   };
@@ -146,8 +148,7 @@ TEST(ToolFailure, FilesThatAreNotThere) {
   ExpectFailure({"run", "/no/such.kvc"}, "/no/such.kvc");
   ExpectFailure({"inspect", "/no/such.kvc"}, "/no/such.kvc");
   const TemporaryFolder folder;
-  ExpectFailure({"plan", folder.Path(""), "--context", "9"},
-                ": is a folder; kvc convert makes a model file of it");
+  ExpectFailure({"verify", folder.Path("")}, ": is a folder; kvc convert makes a model file of it");
   ExpectFailure({"convert", "/no/such", "/tmp/never.kvc"}, "/no/such");
   ExpectFailure({"run", KVC_RECALL, "--prompt-file", "/no/prompt.txt"}, "/no/prompt.txt: No such file");
   ExpectFailure({"eval", KVC_RECALL, "--data", "/no/tasks.jsonl"}, "/no/tasks.jsonl: No such file");
@@ -177,6 +178,7 @@ TEST(ToolFailure, FilesWithOtherThingsInThem) {
     arguments.push_back(file);
     return arguments;
   };
+  ExpectFailure({"run", KVC_RECALL, "--prompt", "a", "--policy", "table"}, "--table FILE gives them");
   ExpectFailure(with(folder.Write("h.json", "[[1, 2], [3]]")), "h.json: rows of unequal length");
   ExpectFailure(with(folder.Write("i.json", "[1, [2, 3]]")), "i.json: rows of unequal length");
   ExpectFailure(with(folder.Write("j.json", "{\"slots\": []}")), "j.json: holds no number of slots");
