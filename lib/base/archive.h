@@ -1,12 +1,12 @@
 // One function describes what is saved and what is read back: the same calls run on a writer or on a reader.
 #pragma once
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "lib/base/byte_sink.h"
+#include "lib/base/byte_source.h"
 #include "lib/base/hash.h"
 #include "lib/base/status.h"
 
@@ -30,17 +30,17 @@ class ArchiveWriter {
 class ArchiveReader {
  public:
   static constexpr bool kReading = true;
-  ArchiveReader(const uint8_t* data, int64_t n) : data_(data), left_(n) {}
+  // The next n bytes of source, which lives longer.
+  ArchiveReader(ByteSource* source, int64_t n) : source_(source), left_(n) {}
   Status Bytes(void* data, int64_t n) {
     if (n < 0 || n > left_) return Error(Code::kBadModel, "damaged: a part ends behind the end of the file");
-    if (n > 0) std::memcpy(data, data_, static_cast<size_t>(n));
-    data_ += n, left_ -= n;
-    return {};
+    left_ -= n;
+    return source_->Read(data, n);
   }
   int64_t left() const { return left_; }
 
  private:
-  const uint8_t* data_;
+  ByteSource* const source_;
   int64_t left_;
 };
 

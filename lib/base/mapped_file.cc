@@ -1,9 +1,8 @@
 #include "lib/base/mapped_file.h"
 
-#include <cerrno>
 #include <utility>
 
-#include "lib/base/file_names.h"
+#include "lib/base/input_file.h"
 #include "lib/base/log.h"
 #include "lib/base/system_memory.h"
 
@@ -25,11 +24,9 @@ void MappedFile::Swap(MappedFile& o) noexcept {
 }
 
 Result<MappedFile> MappedFile::Open(const std::string& path, MemoryMeter* meter) {
-  if (path.find('\0') != std::string::npos) return Error(Code::kInvalid, "a file name contains a zero byte");
-  if (path.empty()) return Error(Code::kIo, "cannot open: the file name is empty");
-  const FileDescriptor fd = OpenFile(path);
-  if (fd.get() < 0) return IoError(path, "cannot open", errno);
-  return FromFd(fd.get(), 0, 0, path, meter);
+  const Result<FileDescriptor> fd = OpenInput(path);
+  if (!fd.ok()) return fd.status();
+  return FromFd(fd.value().get(), 0, 0, path, meter);
 }
 
 Result<MappedFile> MappedFile::FromFd(int fd, int64_t offset, int64_t n_bytes, const std::string& name,
@@ -38,11 +35,9 @@ Result<MappedFile> MappedFile::FromFd(int fd, int64_t offset, int64_t n_bytes, c
     return Error(Code::kInvalid, "%s: offset %lld and size %lld must not be negative", name.c_str(),
                  static_cast<long long>(offset), static_cast<long long>(n_bytes));
   }
-  FileInfo info;
-  if (!Describe(fd, &info)) return IoError(name, "cannot read", errno);
-  if (info.kind == FileKind::kFolder) return Error(Code::kIo, "%s: is a directory", name.c_str());
-  if (info.kind != FileKind::kRegular) return Error(Code::kIo, "%s: is not a regular file", name.c_str());
-  const int64_t file_bytes = info.bytes;
+  const Result<int64_t> measured = InputBytes(fd, name);
+  if (!measured.ok()) return measured.status();
+  const int64_t file_bytes = measured.value();
   if (offset > file_bytes || n_bytes > file_bytes - offset) {
     return Error(Code::kIo, "%s: %lld bytes from %lld are outside the file, which has %lld", name.c_str(),
                  static_cast<long long>(n_bytes), static_cast<long long>(offset),
@@ -87,16 +82,7 @@ int64_t MappedFile::Drop(int64_t offset, int64_t n_bytes) const {
 Status MappedFile::Read(int fd, int64_t offset, const std::string& name, MemoryMeter* meter) {
   KVC_RETURN_IF_ERROR(buffer_.Allocate(meter, size_, name.c_str()));
   data_ = buffer_.data();
-  for (int64_t done = 0; done < size_;) {
-    const int64_t n = ReadAt(fd, buffer_.data() + done, size_ - done, offset + done);
-    if (n < 0) return IoError(name, "cannot read", errno);
-    if (n == 0) {
-      return Error(Code::kIo, "%s: ended after %lld of %lld bytes while it was read", name.c_str(),
-                   static_cast<long long>(done), static_cast<long long>(size_));
-    }
-    done += n;
-  }
-  return {};
+  return ReadExactly(fd, offset, buffer_.data(), size_, name);
 }
 
 }  // namespace kvc

@@ -152,6 +152,9 @@ class Session {
                                                   const std::string& path);
   static Result<std::unique_ptr<Session>> RestoreFrom(std::shared_ptr<const Model> model,
                                                       Span<const uint8_t> bytes);
+  // name goes in front of what is wrong with the bytes; what the source says of itself stays as it is.
+  static Result<std::unique_ptr<Session>> RestoreFrom(std::shared_ptr<const Model> model, ByteSource* source,
+                                                      const char* name);
   // Whether the end of the context was reached, and entries leave for those that come (on_full).
   bool makes_room() const { return compressor_->keeps_lengths(); }
   const SessionParams& params() const { return params_; }
@@ -287,10 +290,7 @@ class Session {
   Status ArchiveConversation(Archive& archive, uint32_t version);
   Status TakeTurns(Span<const int32_t> spans);
   Status TakeAnswerEnds(Span<const int32_t> ends);
-  static Result<std::unique_ptr<Session>> ReadNamed(std::shared_ptr<const Model> model,
-                                                    Span<const uint8_t> bytes, const char* name);
-  static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model,
-                                                   Span<const uint8_t> bytes);
+  static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model, ByteSource* source);
   void NotePeaks(int64_t cache_bytes, int64_t workspace_bytes);
   // Of n tokens, uncompressed (of layers with windows what those hold), in pages as this session has them:
   // what is compared is what was dropped, not how much of a page is empty.

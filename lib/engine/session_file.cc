@@ -5,7 +5,7 @@
 
 #include "lib/base/archive.h"
 #include "lib/base/atomic_file.h"
-#include "lib/base/mapped_file.h"
+#include "lib/base/input_file.h"
 #include "lib/engine/session.h"
 
 namespace kvc {
@@ -41,13 +41,27 @@ Status ArchiveParams(Archive& a, SessionParams& p) {
   return Error(Code::kBadModel, "damaged: on_full is %d", on_full);
 }
 
-// What is before the payload, and the payload whole: `in` then reads it.
-Status CheckFile(const Model& model, Span<const uint8_t> bytes, uint32_t* version, ArchiveReader* in) {
+// The checksum of all before the last n_behind bytes, in one pass over them.
+Result<uint64_t> DigestOf(ByteSource* source, int64_t n_behind) {
+  Hasher64 hasher;
+  source->Seek(0);
+  for (int64_t left = source->size() - n_behind; left > 0;) {
+    const Result<Span<const uint8_t>> next = source->Next(left);
+    if (!next.ok()) return next.status();
+    hasher.Update(next.value().data(), next.value().size());
+    left -= static_cast<int64_t>(next.value().size());
+  }
+  return hasher.Digest();
+}
+
+// What is around the payload, and the payload whole. The source is at the payload then, of so many bytes.
+Status CheckFile(const Model& model, ByteSource* source, uint32_t* version, int64_t* payload_bytes) {
   const auto refuse = [](const char* why) { return Error(Code::kBadModel, "%s", why); };
   FileHeader header;
   uint64_t digest;
-  if (bytes.size() < sizeof header + sizeof digest) return refuse("truncated: too short for a saved session");
-  std::memcpy(&header, bytes.data(), sizeof header);
+  constexpr int64_t kAround = sizeof header + sizeof digest;
+  if (source->size() < kAround) return refuse("truncated: too short for a saved session");
+  KVC_RETURN_IF_ERROR(source->Read(&header, sizeof header));
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return refuse("not a saved session");
   if (header.version > kSessionFileVersion) {
     return Error(Code::kBadModel, "saved by a newer version (format %u, this library reads %u)",
@@ -58,14 +72,14 @@ Status CheckFile(const Model& model, Span<const uint8_t> bytes, uint32_t* versio
                  "saved by an older version (format %u, this library reads %u): read its prompt again",
                  header.version, kSessionFileVersion);
   }
-  const size_t payload = bytes.size() - sizeof digest;
-  std::memcpy(&digest, bytes.data() + payload, sizeof digest);
-  if (Hash64(bytes.data(), payload) != digest)
-    return refuse("damaged or truncated: the checksum does not match");
+  const Result<uint64_t> found = DigestOf(source, sizeof digest);
+  if (!found.ok()) return found.status();
+  KVC_RETURN_IF_ERROR(source->Read(&digest, sizeof digest));
+  if (found.value() != digest) return refuse("damaged or truncated: the checksum does not match");
   if (header.version == 0) return refuse("damaged: a format that never was");
   if (header.fingerprint != model.file().fingerprint()) return refuse("saved with another model");
-  *version = header.version;
-  *in = ArchiveReader(bytes.data() + sizeof header, static_cast<int64_t>(payload - sizeof header));
+  source->Seek(sizeof header);
+  *version = header.version, *payload_bytes = source->size() - kAround;
   return {};
 }
 
@@ -266,23 +280,22 @@ Status Session::SaveTo(ByteSink* sink) {
 
 Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> model,
                                                   const std::string& path) {
-  Result<MappedFile> mapped = MappedFile::Open(path, model->meter().get());
-  if (!mapped.ok()) return mapped.status();
-  return ReadNamed(std::move(model), {mapped.value().data(), static_cast<size_t>(mapped.value().size())},
-                   path.c_str());
+  Result<FileSource> file = FileSource::Open(path);
+  if (!file.ok()) return file.status();
+  return RestoreFrom(std::move(model), &file.value(), path.c_str());
 }
 
 Result<std::unique_ptr<Session>> Session::RestoreFrom(std::shared_ptr<const Model> model,
                                                       Span<const uint8_t> bytes) {
-  return ReadNamed(std::move(model), bytes, "session in memory");
+  MemorySource source(bytes);
+  return RestoreFrom(std::move(model), &source, "session in memory");
 }
 
-// name goes in front of what is wrong.
-Result<std::unique_ptr<Session>> Session::ReadNamed(std::shared_ptr<const Model> model,
-                                                    Span<const uint8_t> bytes, const char* name) {
-  Result<std::unique_ptr<Session>> read = ReadFrom(std::move(model), bytes);
+Result<std::unique_ptr<Session>> Session::RestoreFrom(std::shared_ptr<const Model> model, ByteSource* source,
+                                                      const char* name) {
+  Result<std::unique_ptr<Session>> read = ReadFrom(std::move(model), source);
   const Status& status = read.status();
-  if (read.ok() || status.code() == Code::kMemory) return read;
+  if (read.ok() || status.code() == Code::kMemory || status.code() == Code::kIo) return read;
   // Nor is what a device cannot do a fault of the file.
   const Code codes[] = {Code::kUnsupported, Code::kDevice, Code::kInternal};
   if (std::count(std::begin(codes), std::end(codes), status.code()) > 0)
@@ -292,11 +305,11 @@ Result<std::unique_ptr<Session>> Session::ReadNamed(std::shared_ptr<const Model>
   return Error(Code::kBadModel, "%s: %s%s", name, damaged, status.message().c_str());
 }
 
-Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> model,
-                                                   Span<const uint8_t> bytes) {
-  ArchiveReader in(nullptr, 0);
+Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> model, ByteSource* source) {
   uint32_t version = 0;
-  KVC_RETURN_IF_ERROR(CheckFile(*model, bytes, &version, &in));
+  int64_t payload_bytes = 0;
+  KVC_RETURN_IF_ERROR(CheckFile(*model, source, &version, &payload_bytes));
+  ArchiveReader in(source, payload_bytes);
   std::string text;
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, text, kMaxText));
   Result<Policy> policy = ParsePolicy(text.c_str());

@@ -1,12 +1,14 @@
-// Files in memory, mapped or read.
+// Files in memory, mapped or read, and files that are read piece by piece.
 #include "lib/base/mapped_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
+#include "lib/base/input_file.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvc {
@@ -82,6 +84,52 @@ TEST(MappedFile, AnEmptyNameIsSaid) {
   const Status status = MappedFile::Open("", &meter).status();
   EXPECT_EQ(status.code(), Code::kIo);
   EXPECT_NE(status.message().find("the file name is empty"), std::string::npos) << status.message();
+  EXPECT_EQ(FileSource::Open("").status().message(), status.message());
+}
+
+// Bytes n by n from offset to the end.
+std::string ReadFrom(ByteSource* source, int64_t offset, int64_t n) {
+  std::string all, piece;
+  source->Seek(offset);
+  for (int64_t at = offset; at < source->size(); at += n) {
+    piece.resize(static_cast<size_t>(std::min(n, source->size() - at)));
+    EXPECT_TRUE(source->Read(&piece[0], static_cast<int64_t>(piece.size())).ok());
+    all += piece;
+  }
+  EXPECT_TRUE(source->Next(1).value().empty()) << "nothing is behind the end";
+  return all;
+}
+
+TEST(FileSource, GivesTheBytesFromAnywhereInAnyPieces) {
+  const test::TempFolder folder;
+  std::string content;
+  for (int i = 0; i < 100000; ++i) content += std::to_string(i) + ",";
+  std::ofstream(folder / "f") << content;
+  auto file = FileSource::Open(folder / "f");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  ByteSource& source = file.value();
+  EXPECT_EQ(source.size(), static_cast<int64_t>(content.size()));
+  for (const int64_t offset :
+       {int64_t{0}, int64_t{1}, int64_t{262143}, int64_t{262144}, source.size() - 1, source.size()})
+    for (const int64_t n : {1000, 4096, 262144, 300000, 1 << 20})
+      EXPECT_TRUE(ReadFrom(&source, offset, n) == content.substr(static_cast<size_t>(offset)))
+          << offset << " " << n;
+  uint8_t beyond[2];
+  source.Seek(source.size() - 1);
+  EXPECT_EQ(source.Read(beyond, 2).code(), Code::kInternal);
+}
+
+TEST(FileSource, SaysWhatIsNoFile) {
+  const test::TempFolder folder;
+  EXPECT_EQ(FileSource::Open(folder / "none").status().code(), Code::kIo);
+  EXPECT_NE(FileSource::Open(folder / ".").status().message().find("is a directory"), std::string::npos);
+  EXPECT_NE(FileSource::Open("/dev/null").status().message().find("is not a regular file"),
+            std::string::npos);
+  EXPECT_EQ(FileSource::Open(std::string("a\0b", 3)).status().code(), Code::kInvalid);
+  std::ofstream(folder / "empty").close();
+  auto empty = FileSource::Open(folder / "empty");
+  ASSERT_TRUE(empty.ok());
+  EXPECT_TRUE(empty.value().Next(9).value().empty());
 }
 
 }  // namespace

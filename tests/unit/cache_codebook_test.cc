@@ -143,7 +143,8 @@ void ExpectTurnsTogether(test::TestDevice* memory, test::TokenStep* steps, KvCac
     }
     const std::vector<uint8_t> bytes = Saved(fork.get(), memory->stream());
     const auto restored = std::move(KvCache::Create(layout, memory->arenas()).value());
-    ArchiveReader in(bytes.data(), static_cast<int64_t>(bytes.size()));
+    MemorySource source({bytes.data(), bytes.size()});
+    ArchiveReader in(&source, source.size());
     const Status status = restored->RestoreFrom(in, memory->stream(), n_tokens, n_tokens, true, false);
     ASSERT_TRUE(status.ok()) << status.message() << ", allocation " << fault;
     for (KvCache* again : {fork.get(), restored.get()}) {
@@ -266,7 +267,8 @@ TEST(KvCacheCodebook, RestoredRecordsAreThoseOfACache) {
   const auto layout = uniform.Make();
   const auto fresh = [&] { return std::move(KvCache::Create(layout, memory.arenas()).value()); };
   const auto code = [&](const R& records, int32_t n_tokens) {
-    ArchiveReader in(records.bytes.data(), static_cast<int64_t>(records.bytes.size()));
+    MemorySource source({records.bytes.data(), records.bytes.size()});
+    ArchiveReader in(&source, source.size());
     return fresh()->RestoreFrom(in, memory.stream(), n_tokens, n_tokens, true, false).code();
   };
   const auto feed = [&](KvCache* cache, int32_t t) {
@@ -306,7 +308,8 @@ TEST(KvCacheCodebook, RestoredRecordsAreThoseOfACache) {
   const auto always = uniform.Make();
   const auto without = std::move(KvCache::Create(always, memory.arenas()).value());
   const R empty = R{Saved(without.get(), memory.stream())}.WithFlags(kStoredPlain << 1);
-  ArchiveReader in(empty.bytes.data(), static_cast<int64_t>(empty.bytes.size()));
+  MemorySource source({empty.bytes.data(), empty.bytes.size()});
+  ArchiveReader in(&source, source.size());
   EXPECT_EQ(without->RestoreFrom(in, memory.stream(), 0, 0, true, false).code(), Code::kBadModel);
   // Vectors have neither a ring nor directions.
   for (const size_t at : {R::kRingLen, R::kKeyBook, R::kValueBook})
@@ -527,7 +530,8 @@ TEST_F(KvCacheLayerBooks, RestoredHeadsOfALayerAreAlike) {
   ArchiveWriter out(&sink);
   ASSERT_TRUE(cache->SaveTo(out, memory_.stream()).ok());
   for (const bool one_set : {false, true}) {
-    ArchiveReader in(bytes.data(), static_cast<int64_t>(bytes.size()));
+    MemorySource source({bytes.data(), bytes.size()});
+    ArchiveReader in(&source, source.size());
     const Status restored = make()->RestoreFrom(in, memory_.stream(), 9, 9, false, one_set);
     EXPECT_EQ(restored.ok(), !one_set) << restored.message();
   }

@@ -349,7 +349,8 @@ TEST_P(KvCacheFaults, CodesWithoutDirectionsToComeAreRefused) {
              second = of_codes.begin() + static_cast<std::ptrdiff_t>(1 + (of_codes.size() - 1) / 2);
   std::vector<uint8_t> mixed(of_vectors.begin(), first);
   mixed.insert(mixed.end(), second, of_codes.end());
-  ArchiveReader in(mixed.data(), static_cast<int64_t>(mixed.size()));
+  MemorySource source({mixed.data(), mixed.size()});
+  ArchiveReader in(&source, source.size());
   const auto restored = std::move(KvCache::Create(layout_, memory_.arenas()).value());
   const Status status = restored->RestoreFrom(in, memory_.stream(), kTokens, kTokens, true, false);
   EXPECT_EQ(status.code(), GetParam() ? Code::kBadModel : Code::kOk) << status.message();
@@ -377,7 +378,8 @@ class KvCacheFile : public testing::Test {
   // Of a sequence of n_tokens, of which all from changed_at on are there.
   Code Restored(KvCache* cache, int32_t n_tokens, int32_t changed_at) {
     const std::vector<uint8_t> bytes = test::Saved(cache, memory_.stream());
-    ArchiveReader in(bytes.data(), static_cast<int64_t>(bytes.size()));
+    MemorySource source({bytes.data(), bytes.size()});
+    ArchiveReader in(&source, source.size());
     return std::move(KvCache::Create(layout_, memory_.arenas()).value())
         ->RestoreFrom(in, memory_.stream(), n_tokens, changed_at, true, false)
         .code();

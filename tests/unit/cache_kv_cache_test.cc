@@ -477,7 +477,8 @@ TEST_P(KvCacheRandom, WhatIsSavedHasNothingOfEntriesThatAreGone) {
     ASSERT_TRUE(cache->RewindTo(memory_.stream(), kStay).ok());
     saved.push_back(test::Saved(cache.get(), memory_.stream()));
     const auto restored = fresh();
-    ArchiveReader in(saved.back().data(), static_cast<int64_t>(saved.back().size()));
+    MemorySource source({saved.back().data(), saved.back().size()});
+    ArchiveReader in(&source, source.size());
     const Status status = restored->RestoreFrom(in, memory_.stream(), kStay, kStay, true, false);
     ASSERT_TRUE(status.ok()) << status.message();
     for (KvCache* one : {cache.get(), restored.get()}) {
@@ -555,7 +556,8 @@ TEST(KvCache, RestoredHeadsOfAWindowHoldTheSameInTheSamePlaces) {
   const auto fresh = [&] { return std::move(KvCache::Create(layout, memory.arenas()).value()); };
   const auto restored = [&](KvCache* cache) {
     const std::vector<uint8_t> bytes = test::Saved(cache, memory.stream());
-    ArchiveReader in(bytes.data(), static_cast<int64_t>(bytes.size()));
+    MemorySource source({bytes.data(), bytes.size()});
+    ArchiveReader in(&source, source.size());
     return fresh()->RestoreFrom(in, memory.stream(), 18, 18, false, false);
   };
   const auto cache = fresh();

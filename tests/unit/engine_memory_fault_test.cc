@@ -1,10 +1,13 @@
-// Memory that ends where several things are done at once: what was done is known, what was not is as it was.
+// Memory, or a file, that ends where several things are done at once: what was done is known, what was not is
+// as it was.
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <new>
 
 #include "lib/base/hash.h"
+#include "lib/base/input_file.h"
 #include "tests/support/heap_faults.h"
 #include "tests/support/tiny_session.h"
 
@@ -154,6 +157,67 @@ TEST(MemoryFault, AFileThatEndsBeforeItsQueriesTakesNoneForThem) {
   EXPECT_NE(restored.status().message().find("behind the end"), std::string::npos)
       << restored.status().message();
   EXPECT_LT(test::HeapPeak() - before, kMiB);
+}
+
+// Bytes that cannot be read from the n-th piece on.
+class FailingSource final : public ByteSource {
+ public:
+  FailingSource(Span<const uint8_t> bytes, int n_pieces) : bytes_(bytes), left_(n_pieces) {}
+  int64_t size() const override { return bytes_.size(); }
+  Result<Span<const uint8_t>> Next(int64_t most) override {
+    if (left_-- <= 0) return Error(Code::kIo, "the disk is gone");
+    return bytes_.Next(most);
+  }
+  void Seek(int64_t offset) override { bytes_.Seek(offset); }
+  bool failed() const { return left_ < 0; }
+
+ private:
+  MemorySource bytes_;
+  int left_;
+};
+
+TEST(SourceFault, ASessionThatCannotBeReadIsToldAndLeavesNothing) {
+  const auto model = OpenTwoLayers();
+  for (const std::string spec : {"full", "h2o:budget=40", "spindlekv:budget=40,window=8"}) {
+    const auto saved = SavedBytes(*test::FedSession(model, spec, 60));
+    model->executor()->FreeIdle();
+    const int64_t before = model->meter()->used();
+    bool failed = true;
+    int n_pieces = 0;
+    for (; failed; ++n_pieces) {
+      ASSERT_LT(n_pieces, 100000);
+      FailingSource source({saved.data(), saved.size()}, n_pieces);
+      auto restored = Session::RestoreFrom(model, &source, "saved");
+      failed = source.failed();
+      ASSERT_EQ(restored.ok(), !failed) << spec << ", piece " << n_pieces;
+      if (!failed) break;
+      ASSERT_EQ(restored.status().code(), Code::kIo) << restored.status().message();
+      ASSERT_EQ(restored.status().message(), "the disk is gone");
+      model->executor()->FreeIdle();
+      ASSERT_EQ(model->meter()->used(), before) << spec << ", piece " << n_pieces;
+    }
+    EXPECT_GT(n_pieces, 50) << spec;
+  }
+}
+
+// Another process cuts the file while it is read: mapped, that ended the program.
+TEST(SourceFault, AFileThatIsCutWhileItIsReadIsTold) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = OpenTwoLayers();
+  const auto session = test::FedSession(model, "full", 2000);
+  for (const int64_t left : {int64_t{0}, int64_t{5000}, int64_t{300 << 10}}) {
+    ASSERT_TRUE(session->Save(path).ok());
+    auto file = FileSource::Open(path);
+    ASSERT_TRUE(file.ok());
+    ASSERT_GT(file.value().size(), int64_t{300 << 10});
+    std::filesystem::resize_file(path, static_cast<uintmax_t>(left));
+    const auto restored = Session::RestoreFrom(model, &file.value(), path.c_str());
+    ASSERT_FALSE(restored.ok());
+    EXPECT_EQ(restored.status().code(), Code::kIo);
+    EXPECT_EQ(restored.status().message().find(path + ": ended after " + std::to_string(left)), 0u)
+        << restored.status().message();
+  }
 }
 
 }  // namespace

@@ -168,7 +168,8 @@ TEST(TextStream, WhatWasReadBackIsChecked) {
       bytes.append(reinterpret_cast<const char*>(&n), sizeof n).append(part);
     }
     bytes.push_back('\1');
-    ArchiveReader in(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int64_t>(bytes.size()));
+    MemorySource source({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+    ArchiveReader in(&source, source.size());
     TextStream stream(false);
     EXPECT_TRUE(stream.Archive(in, 100).ok());
     return stream.IsWhole();
