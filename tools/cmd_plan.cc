@@ -25,7 +25,9 @@ int32_t PlannedContext(const PlanOptions& options, int32_t trained) {
   const int64_t prompt = options.prompt, most = std::max<int64_t>(trained, prompt + 1),
                 wanted =
                     options.max_tokens > 0 ? prompt + options.max_tokens : std::min(prompt + kAnswer, most);
-  if (wanted > INT32_MAX) throw UsageError("--context and --max-tokens are too large");
+  if (wanted > kMostContext)
+    throw UsageError(Format("--context and --max-tokens are too large: together %lld at most",
+                            static_cast<long long>(kMostContext)));
   return static_cast<int32_t>(wanted);
 }
 

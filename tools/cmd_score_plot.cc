@@ -193,7 +193,7 @@ Action AddScorePlot(CLI::App* app) {
       ->check(AtLeast(1))
       ->type_name("N,...");
   app->add_option("--context", command->context, "Tokens of the prompt for --budget; 0 = trained context")
-      ->check(AtLeast(0))
+      ->check(Whole(0, kMostContext))
       ->type_name("N");
   return [command, app](Signals* signals) {
     for (const char* of_budgets : {"--model", "--context"})
