@@ -23,17 +23,6 @@ bool KeysByChannel(const Policy& policy) {
   return policy.Int(OptionId::kKv) >= kStoreInt8 && policy.Int(OptionId::kKeyAxis) == 1;
 }
 
-// The first method that scores, reduces and decodes in the same way, and whose budgets need no head scores.
-const Method* NearestWithoutScores(const Policy& policy) {
-  for (const Method* m : Methods()) {
-    const bool same =
-        m->scorer == policy.scorer && m->reducer == policy.reducer && m->decode == policy.decode;
-    if (same && m->allocator != nullptr && (m->allocator->needs & (kNeedsHeadScores | kNeedsTable)) == 0)
-      return m;
-  }
-  return nullptr;
-}
-
 // The largest x in [0, most] for which fits(x) holds, when it holds for every smaller one too; 0 at least.
 template <typename F>
 int64_t LargestThat(int64_t most, F&& fits) {
@@ -116,7 +105,7 @@ Status StoragePlan::Validate() const {
     return Error(Code::kInvalid, "quant_group=%d does not divide the head size %d of this model; %d does",
                  group, shape_.head_dim, fits);
   }
-  if (policy_.keeps_all()) return {};
+  if (policy_.keeps_all()) return CheckHeadScores(policy_, shape_, head_scores_);
   if (ranks_ && policy_.Int(OptionId::kRereadPart) > 0)  // pos_mode=incache was refused with the policy
     return Error(
         Code::kUnsupported,
@@ -130,26 +119,7 @@ Status StoragePlan::Validate() const {
         *std::max_element(shape_.windows.begin(), shape_.windows.end()), policy_.method->name,
         *std::min_element(shape_.windows.begin(), shape_.windows.end()));
   }
-  const size_t per_kv_head = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads),
-               per_head = static_cast<size_t>(shape_.n_layers * shape_.n_heads);
-  if (policy_.wants_head_scores()) {
-    const size_t n = head_scores_.values.size();
-    if (n == 0) {
-      const Method* nearest = NearestWithoutScores(policy_);
-      return Error(
-          Code::kNotFound,
-          "%s needs head scores, and the model file has none%s%s; convert with --head-scores, give them to "
-          "the policy%s%s",
-          policy_.method->name, policy_.scores_name.empty() ? "" : " named ", policy_.scores_name.c_str(),
-          nearest == nullptr ? "" : ", or use a method that needs none: the nearest is ",
-          nearest == nullptr ? "" : nearest->name);
-    }
-    if (n != per_kv_head && n != per_head) {
-      return Error(Code::kInvalid,
-                   "the score table has %zu numbers; this model has %d layers x %d KV heads (%d query heads)",
-                   n, shape_.n_layers, shape_.n_kv_heads, shape_.n_heads);
-    }
-  }
+  KVC_RETURN_IF_ERROR(CheckHeadScores(policy_, shape_, head_scores_));
   // What the heads of a layer drop together they hold in the same places.
   if (one_set() && evicts_at_steps() && policy_.Int(OptionId::kKv) == kStoreMixed) {
     const std::vector<int32_t> bits = BitsOfHeads();
@@ -162,7 +132,8 @@ Status StoragePlan::Validate() const {
   }
   if (codebook() && shape_.n_heads / shape_.n_kv_heads > 32)
     return Error(Code::kUnsupported, "codebooks have room for 32 query heads per KV head");
-  if ((policy_.allocator->needs & kNeedsTable) != 0 && policy_.table.size() != per_kv_head) {
+  const size_t n_heads = static_cast<size_t>(shape_.n_kv_heads_total());
+  if ((policy_.allocator->needs & kNeedsTable) != 0 && policy_.table.size() != n_heads) {
     return Error(Code::kInvalid, "method table needs %d x %d slots (layers x KV heads), it got %zu",
                  shape_.n_layers, shape_.n_kv_heads, policy_.table.size());
   }

@@ -6,6 +6,7 @@
 
 #include "lib/cache/kv_cache.h"
 #include "lib/compress/allocate.h"
+#include "lib/compress/head_scores.h"
 
 namespace kvc {
 
@@ -19,12 +20,6 @@ struct ModelShape {
   int32_t page_slots = 0;      // of a cache that has pages already; 0: as the budget wants them
   int32_t group() const { return n_heads / n_kv_heads; }
   int32_t n_kv_heads_total() const { return n_layers * n_kv_heads; }
-};
-
-// Head scores a policy was given or found in the model file.
-struct HeadScores {
-  std::vector<double> values;  // [L, G] or [L, H]; empty: none
-  int32_t alpha = 0;           // chosen on validation; 0 = not
 };
 
 // The newest entries that wait for their codes: as given, or the method's own where a policy leaves that open

@@ -90,9 +90,11 @@ static void round_trip(const char* spec) {
 static void head_scores(void) {
   const float good[] = {0.5f, 0.25f, -1.0f, 0.0f}, wide[] = {1, 2, 3, 4, 5, 6, 7, 8}, three[] = {1, 2, 3};
   float bad[] = {0.5f, 0.25f, 0, 0};
-  int32_t tokens[200], n = 0, positions[200];
+  const char* const mixed[] = {"cokv-mixed:quant_group=16", "full:kv=mixed,quant_group=16",
+                               "snapkv:budget=32,window=8,kv=mixed,quant_group=16"};
+  int32_t tokens[200], n = 0, positions[200], i;
   kvc_policy* policy = NULL;
-  kvc_session* session = NULL;
+  kvc_session *session = NULL, *other = NULL;
   kvc_model* model = open_model(TEST_MODEL_UNSCORED);
   CHECK_OK(kvc_policy_create("cokv:budget=32,window=8", &policy));
   CHECK_FAILS(kvc_session_create(model, policy, NULL, &session), KVC_E_NOT_FOUND, "head scores");
@@ -112,7 +114,18 @@ static void head_scores(void) {
   CHECK_OK(kvc_policy_set_head_scores(policy, good, 4));
   CHECK_OK(kvc_session_create(model, policy, NULL, &session));
   kvc_policy_close(policy); /* the session has a copy */
-  kvc_model_close(model);   /* and keeps the model */
+  for (i = 0; i < 3; ++i) { /* which heads are stored in more bits, their scores say alone */
+    CHECK_OK(kvc_policy_create(mixed[i], &policy));
+    CHECK_FAILS(kvc_session_create(model, policy, NULL, &other), KVC_E_NOT_FOUND,
+                i < 2 ? "needs head scores" : "kv=mixed needs head scores");
+    CHECK_OK(kvc_policy_set_head_scores(policy, three, 3));
+    CHECK_FAILS(kvc_session_create(model, policy, NULL, &other), KVC_E_INVALID, "3 numbers");
+    CHECK_OK(kvc_policy_set_head_scores(policy, good, 4));
+    CHECK_OK(kvc_session_create(model, policy, NULL, &other));
+    kvc_session_close(other);
+    kvc_policy_close(policy);
+  }
+  kvc_model_close(model); /* the session keeps it */
   fill_tokens(tokens, 200, 1);
   CHECK_OK(kvc_session_prefill(session, tokens, 200));
   CHECK_OK(kvc_session_get_kept(session, 0, 0, positions, 200, &n));
