@@ -87,15 +87,16 @@ if(CMAKE_EXECUTABLE_FORMAT STREQUAL ELF AND KVC_BUNDLE AND NOT KVC_SANITIZE
     set(of_config _$<CONFIG>)
   endif()
   set(merged ${PROJECT_BINARY_DIR}/kvc_merged${of_config}.o)
+  set(headers ${PROJECT_SOURCE_DIR}/include/kvc/kvc.h ${PROJECT_SOURCE_DIR}/include/kvc/kvc_experimental.h)
   file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/kvc_merged${of_config}.rsp
     CONTENT "\"$<JOIN:${objects};${runtime_objects},\"\n\">\"\n")
   add_custom_command(OUTPUT ${merged}
     COMMAND ${CMAKE_COMMAND} "-DLINKER=${KVC_MERGE_LINKER}" "-DOBJCOPY=${CMAKE_OBJCOPY}" -DPYTHON=${Python3_EXECUTABLE}
       -DSTRIP=$<$<CONFIG:Release>:--strip-debug> -DOUTPUT=${merged}
       -DOBJECTS=${PROJECT_BINARY_DIR}/kvc_merged${of_config}.rsp "-DARCHIVES=${inside};${KVC_CXX_ARCHIVES}"
-      -DHEADER=${PROJECT_SOURCE_DIR}/include/kvc/kvc.h -P ${PROJECT_SOURCE_DIR}/cmake/KvcMerge.cmake
+      "-DHEADERS=${headers}" -P ${PROJECT_SOURCE_DIR}/cmake/KvcMerge.cmake
     DEPENDS ${objects} ${runtime_objects} ${inside} ${PROJECT_SOURCE_DIR}/cmake/KvcMerge.cmake
-      ${PROJECT_SOURCE_DIR}/include/kvc/kvc.h
+      ${headers}
     COMMENT "Merging libkvc.a" VERBATIM)
   set_source_files_properties(${merged} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
   add_library(kvc_archive STATIC ${merged})

@@ -1,11 +1,15 @@
 # Merges the objects of a library, and what they need of some archives, into one object that defines kvc_* only.
-# cmake -DLINKER= -DOBJCOPY= -DSTRIP= -DPYTHON= -DOUTPUT= -DOBJECTS=file -DARCHIVES= -DHEADER=kvc.h -P KvcMerge.cmake
+# cmake -DLINKER= -DOBJCOPY= -DSTRIP= -DPYTHON= -DOUTPUT= -DOBJECTS=file -DARCHIVES= "-DHEADERS=kvc.h;..." -P KvcMerge.cmake
 #
 # Groups are dissolved first: a group whose name became local would still be dropped by the final link in favour of the
 # group of that name in somebody else's object, and our references would point at nothing.
 cmake_policy(VERSION 3.25)
-file(STRINGS ${HEADER} declarations REGEX "^KVC_API ")
 set(roots "")
+set(declarations "")
+foreach(header IN LISTS HEADERS)
+  file(STRINGS ${header} lines REGEX "^(KVC_API|kvc_status) ")
+  list(APPEND declarations ${lines})
+endforeach()
 foreach(declaration IN LISTS declarations)
   if(declaration MATCHES "(kvc_[a-z0-9_]+) *\\(")
     list(APPEND roots -u ${CMAKE_MATCH_1})

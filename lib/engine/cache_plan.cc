@@ -6,6 +6,7 @@ namespace kvc {
 
 Status CachePlanner::Create(const Policy& policy, HeadScores scores, const AttentionRule& rule) {
   KVC_RETURN_IF_ERROR(Session::CheckParams(params_));
+  no_end_named_ = params_.max_tokens == 0 && policy.endless();
   params_.max_tokens = Session::EffectiveMaxTokens(config_, policy, params_);
   if (n_prompt_ < 1 || n_prompt_ > params_.max_tokens) {
     return Error(Code::kInvalid, "the prompt to plan for has %d tokens; it may have 1 to max_tokens=%d",
@@ -56,7 +57,6 @@ Growth CachePlanner::GrowthFrom(const std::vector<int32_t>& slots) const {
   if (params_.on_full != OnFull::kError) ++growth.n_steps;
   growth.spread = p.allocator != nullptr && p.allocator->dynamic && LeastSlots(slots) < n_prompt_;
   const bool grows = p.keeps_all() || p.decode == DecodeMode::kGrow;
-  if (grows && params_.max_tokens == kMaxContext) growth.n_steps = 0;  // no end was named
   growth.caps = compressor_->caps();
   const int32_t slack = p.decode == DecodeMode::kReobserve ? p.Int(OptionId::kSlack) : 0;
   for (size_t i = 0; i < growth.caps.size(); ++i) {
@@ -73,7 +73,7 @@ Growth CachePlanner::GrowthFrom(const std::vector<int32_t>& slots) const {
 }
 
 int64_t CachePlanner::FullBytes() const {
-  const int32_t n = params_.max_tokens == kMaxContext ? n_prompt_ : params_.max_tokens;
+  const int32_t n = no_end_named_ ? n_prompt_ : params_.max_tokens;
   return FullCacheBytes(layout_, compressor_->policy(), n);
 }
 

@@ -26,6 +26,7 @@ class CachePlanner {
   PageCount PagesFrom(const std::vector<int32_t>& slots) const {
     return CountPages(layout_, GrowthFrom(slots));
   }
+  // At max_tokens; where none were named and the policy has no end of its own, at the prompt's.
   int64_t FullBytes() const;
 
  protected:
@@ -37,6 +38,7 @@ class CachePlanner {
   CacheLayout layout_;
 
  private:
+  bool no_end_named_ = false;
   int32_t LeastSlots(const std::vector<int32_t>& slots) const;
 };
 

@@ -242,8 +242,8 @@ const std::vector<Case> kCases = {
     {"cokv:budget=64,window=16,kv=mixed", 500, 700, 0.1, false, TEST_MODEL_WINDOWS},
     {"kvzip:budget=64", 500, 600, 0.15, false, TEST_MODEL_WINDOWS},
     {"spindlekv:budget=64,window=16", 500, 600, 0.1, true, TEST_MODEL_WINDOWS},
-    // A token attends before an older one leaves, and who slides turns keys at every step. With slack the page
-    // of that token goes again.
+    // A token attends before an older one leaves, and who slides turns keys at every step. With slack the
+    // page of that token goes again.
     {"full", 200, 256, 0.05, false, TEST_MODEL_WIDE, KVC_ON_FULL_EVICT},
     {"full", 200, 256, 0.05, false, TEST_MODEL_WIDE, KVC_ON_FULL_SLIDE},
     {"full:kv=int8", 200, 256, 0.05, false, TEST_MODEL_WIDE, KVC_ON_FULL_SLIDE},
@@ -325,6 +325,28 @@ TEST(Plan, CountsScoresThatWait) {
   }
   EXPECT_EQ(planned[true] - planned[false], 4 * kHeads * kPrompt);
   EXPECT_EQ(taken[true] - taken[false], 4 * kHeads * kPrompt);
+}
+
+// The largest max_tokens is a number like any other: 64 tokens more are 64 entries of every head more.
+TEST(Plan, CountsToTheLargestContext) {
+  constexpr int32_t kMost = 1 << 26, kMore = 64;
+  constexpr int64_t kEntry = 2 * 32 * 2 + 4, kHeads = 16;  // key and value of f16, position
+  for (const std::string spec : {"full", "snapkv:budget=256", "tova:budget=256"}) {
+    SCOPED_TRACE(spec);
+    kvc_plan plans[2] = {};
+    std::vector<int32_t> slots;
+    for (int i = 0; i < 2; ++i) {
+      const Case c{spec.c_str(), 100, kMost - kMore + kMore * i, 0, false};
+      Opened o(c.model, c, 0, false);
+      ASSERT_EQ(o.status, KVC_OK) << kvc_last_error();
+      plans[i] = PlanOf(o, c, &slots);
+    }
+    const int64_t full = kHeads * kMore * kEntry, grown = spec[0] == 't' ? 0 : full;
+    EXPECT_EQ(plans[1].cache_bytes_end - plans[0].cache_bytes_end, grown);
+    EXPECT_EQ(plans[1].cache_bytes_full - plans[0].cache_bytes_full, full);
+    EXPECT_GE(plans[1].total_bytes_peak - plans[0].total_bytes_peak, grown);
+    EXPECT_EQ(plans[0].cache_bytes_full, kHeads * (kMost - kMore) * kEntry);
+  }
 }
 
 TEST(Plan, TakesNothing) {

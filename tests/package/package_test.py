@@ -24,6 +24,8 @@ import tempfile
 import zipfile
 
 # The C library, its parts, the loader.
+NETWORK = {"socket", "socketpair", "connect", "bind", "listen", "accept", "accept4", "getaddrinfo", "gethostbyname",
+           "send", "sendto", "sendmsg", "recv", "recvfrom", "recvmsg"}
 C_LIBRARY = re.compile(r"^(libc|libm|libdl|libpthread|ld-linux[^.]*)\.so(\.\d+)?$")
 PROMPT = "Ada lives in Paris. Ada lives in"
 
@@ -129,7 +131,22 @@ def test_install(at):
     names = [line.split()[-1] for line in names if len(line.split()) == 3]
     strange = [name for name in names if not name.startswith("kvc_")]
     expect(not strange and len(names) > 40, f"libkvc.a defines {len(names)} names, among them {strange[:5]}")
+    lost = [name for name in declared(at) if name not in names]
+    expect(not lost, f"libkvc.a lacks {lost}, which installed headers declare")
+    imported = run(["nm", "-D", "--undefined-only", os.path.join(at.libraries, "libkvc.so")])
+    network = [name for name in re.findall(r" U (\w+)", imported) if name in NETWORK]
+    expect(not network, f"libkvc.so imports {network}: it has no business with a network")
     print(f"{len(names)} names in libkvc.a, all of them kvc_*")
+
+
+def declared(at):
+    """Functions of the installed C headers."""
+    names = []
+    for header in ("kvc.h", "kvc_experimental.h"):
+        with open(os.path.join(at.prefix, "include/kvc", header), encoding="utf-8") as file:
+            names += re.findall(r"^(?:KVC_API .*?|kvc_status )\s*\*?(kvc_\w+)\(", file.read(), re.M)
+    expect(len(names) > 60, f"{len(names)} functions were found in the headers")
+    return names
 
 
 def compare(texts):

@@ -183,7 +183,7 @@ TEST(AtomicFile, AFailedWriteIsRemembered) {
   std::ofstream(folder / "out") << "old";
   rlimit old;
   ::getrlimit(RLIMIT_FSIZE, &old);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(std::signal(SIGXFSZ, SIG_DFL), SIG_DFL) << "nobody takes care of the signal that comes with it";
   {
     auto file = AtomicFile::Create(folder / "out");
     ASSERT_TRUE(file.ok());
@@ -198,7 +198,11 @@ TEST(AtomicFile, AFailedWriteIsRemembered) {
     EXPECT_EQ(file.value()->Write("x", 1).message(), status.message()) << "room again does not make it whole";
     EXPECT_EQ(file.value()->Commit().message(), status.message());
   }
-  std::signal(SIGXFSZ, handler);
+  sigset_t waiting, blocked;
+  ASSERT_EQ(::sigpending(&waiting), 0);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, nullptr, &blocked), 0);
+  EXPECT_EQ(::sigismember(&waiting, SIGXFSZ), 0);
+  EXPECT_EQ(::sigismember(&blocked, SIGXFSZ), 0);
   EXPECT_EQ(ReadAll(folder / "out"), "old");
   EXPECT_EQ(Names(folder).size(), 1u);
 }
