@@ -65,7 +65,7 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   const int32_t given = static_cast<int32_t>(tokens.size()), n = held() + given;
   auto prompt = std::make_unique<WaitingPrompt>();
   prompt->tokens.assign(tokens.begin(), tokens.end());
-  prompt->compress = compress;
+  prompt->compress = compress, prompt->prefill_seconds = prefill_seconds_;
   prompt->first = given, prompt->step = kFullChunk;
   ReserveTurn();
   prompt->behind = AnswerEndHere();
@@ -228,7 +228,9 @@ int32_t Session::NewestToken() const {
 // The prompt was not read to its end: what was before comes back.
 void Session::DropPrompt() {
   const std::unique_ptr<WaitingPrompt> prompt = std::move(waiting_);
-  if (prompt != nullptr && prompt->before != nullptr) TakeStateOf(*prompt->before);
+  if (prompt == nullptr) return;
+  if (prompt->before != nullptr) TakeStateOf(*prompt->before);
+  prefill_seconds_ = prompt->prefill_seconds;
 }
 
 // Tokens of the next part: none goes across max_tokens.

@@ -105,7 +105,8 @@ TEST(MemoryFault, ACompressionLeavesNoPages) {
   }
 }
 
-// A prompt that is chosen from across layers fails behind its last row, too: the logits are those of before.
+// A prompt that is chosen from across layers fails behind its last row, too: the logits are those of before,
+// and so are the times.
 TEST(MemoryFault, APromptThatFailedLeavesTheLogits) {
   const auto model = OpenTwoLayers();
   const auto fed = [&] { return test::FedSession(model, "kvzip:budget=24", 60); };
@@ -118,6 +119,7 @@ TEST(MemoryFault, APromptThatFailedLeavesTheLogits) {
   int n_failed = 0;
   for (int fault = 0; fault < kMostFaults; ++fault) {
     const auto session = fed();
+    const SessionStats stats = session->Stats();
     Status status;
     bool failed = false;
     {
@@ -131,6 +133,8 @@ TEST(MemoryFault, APromptThatFailedLeavesTheLogits) {
     }
     if (!failed) break;
     ASSERT_EQ(status.code(), Code::kMemory) << status.message();
+    ASSERT_EQ(session->Stats().prefill_seconds, stats.prefill_seconds) << "allocation " << fault;
+    ASSERT_EQ(session->Stats().compress_seconds, stats.compress_seconds) << "allocation " << fault;
     ASSERT_EQ(logits(*session), before) << "allocation " << fault;
     ++n_failed;
   }
