@@ -1,5 +1,6 @@
 # Merges the objects of a library, and what they need of some archives, into one object that defines kvc_* only.
-# cmake -DLINKER= -DOBJCOPY= -DSTRIP= -DPYTHON= -DOUTPUT= -DOBJECTS=file -DARCHIVES= "-DHEADERS=kvc.h;..." -P KvcMerge.cmake
+# cmake -DLINKER= -DOBJCOPY= -DSTRIP= -DPYTHON= -DOUTPUT= -DOBJECTS=file -DARCHIVES= "-DHEADERS=kvc.h;.."
+#   -P KvcMerge.cmake
 #
 # Groups are dissolved first: a group whose name became local would still be dropped by the final link in favour of the
 # group of that name in somebody else's object, and our references would point at nothing.

@@ -84,9 +84,9 @@ typedef struct kvc_model_info {
 /* How a session is created. */
 typedef struct kvc_session_params {
   int32_t struct_size;
-  int32_t max_tokens;      /* prompt + answer, to 2^26; 0 = trained context of the model, or 2^26 where the policy
-                              drops at steps and counts positions in slots (streaming), which reads longer prompts in
-                              parts, each compressed */
+  int32_t max_tokens;      /* prompt + answer, to 2^26, and one token of the answer more, which has no place in the
+                              cache; 0 = trained context of the model, or 2^26 where the policy drops at steps and
+                              counts positions in slots (streaming): longer prompts in parts, each compressed */
   int32_t on_full;         /* past max_tokens: KVC_ON_FULL_ERROR (0) fail with KVC_E_CONTEXT_FULL; _EVICT an entry of
                               each head leaves for each new one, by the policy's own rule where it drops at steps, else
                               the oldest behind the first four; positions go on counting; _SLIDE the same, and positions
@@ -104,7 +104,7 @@ typedef struct kvc_sampling {
   int32_t struct_size;
   int32_t top_k;           /* 0 = off */
   float   top_p;           /* 0 = off, else in (0, 1] */
-  float   temperature;     /* 0 = greedy, the reproducible mode */
+  float   temperature;     /* 0 = greedy, the reproducible mode; to 100 */
   int64_t seed;            /* the same seed and input give the same text on any number of threads */
   float   min_p;           /* 0 = off, else in (0, 1]: tokens of at least this share of the likeliest's probability */
   float   repeat_penalty;  /* 0 or 1 = off, else to 100: logits of tokens among the newest repeat_window are divided by
@@ -123,8 +123,8 @@ typedef struct kvc_session_stats {
   int64_t n_slots, n_slots_full;                     /* cached entries over all heads, under policy full */
   double  prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
   int32_t stop_token;      /* that ended the answer with KVC_TOKEN_NONE, until the next input is read; else -1 */
-  int32_t n_tokens;        /* of its text, the last step's included: what a rewind takes from and max_tokens bounds
-                              unless on_full makes room; n_prompt and n_answer also count what was taken back */
+  int32_t n_tokens;        /* of its text, the last step's included: what a rewind takes from; max_tokens and one at
+                              most unless on_full makes room; n_prompt and n_answer count what was taken back too */
   double  prompt_progress; /* share that is read of a prompt that kvc_session_enqueue queued, 0 to 1; 1 = none waits */
 } kvc_session_stats;
 
@@ -221,7 +221,7 @@ KVC_API kvc_status  kvc_policy_create(const char *spec, kvc_policy **out_policy)
 /* The canonical spec with all defaults written out; parses back to the same policy. [any] */
 KVC_API kvc_status  kvc_policy_describe(const kvc_policy *policy, char *text, int32_t cap_text, int32_t *n_out);
 /* Head scores other than the model's ([L, G], higher = more important; headkv: or [L, H]), and slots for method
- * "table" ([L, G], window included). In layer order, copied. A method that uses none ignores them.  [any] */
+ * "table" ([L, G], window included). In layer order, copied; scores within +-1e30. Unused ones are ignored.  [any] */
 KVC_API kvc_status  kvc_policy_set_head_scores(kvc_policy *policy, const float *scores, int32_t n_scores);
 KVC_API kvc_status  kvc_policy_set_table(kvc_policy *policy, const int32_t *slots, int32_t n_slots);
 KVC_API void        kvc_policy_close(kvc_policy *policy);  /* [any] sessions made with it stay as they are */
@@ -230,11 +230,11 @@ KVC_API const char *kvc_method_name(int32_t index);        /* [any] static; NULL
 /* One method as JSON: name, summary, source, options with key, kind, range, default, help.  [any] */
 KVC_API kvc_status  kvc_method_describe(int32_t index, char *json, int32_t cap_json, int32_t *n_out);
 
-/* What a session would take, without taking it: bytes for a prompt of n_prompt tokens (1 .. max_tokens), and the slots
- * of every KV head after it, [L, G] (methods that split by the prompt: their expectation; where heads share bytes by
- * score, the least of it). policy may be NULL: keep everything. cap_slots 0 with slots NULL skips them. Real use stays
- * within 5 % of it; where it depends on the text how much leaves at once (codebooks, scissorhands, decode=reobserve),
- * it is the most.  [model] */
+/* What a session would take, without taking it: bytes for a first prompt of n_prompt tokens (1 .. max_tokens) and steps
+ * to max_tokens, and the slots of every KV head behind the prompt, [L, G] (methods that split by the prompt: what is to
+ * be expected; where heads share bytes by score, the least of it). policy may be NULL: keep everything. cap_slots 0
+ * with slots NULL skips them. Real use stays within 5 %; where the text says how much leaves at once (codebooks,
+ * scissorhands, decode=reobserve), it is the most. Prompts behind it or past max_tokens may take more.  [model] */
 KVC_API kvc_status  kvc_session_plan(const kvc_model *model, const kvc_policy *policy,
                                      const kvc_session_params *params, int32_t n_prompt, kvc_plan *out_plan,
                                      int32_t *slots, int32_t cap_slots, int32_t *n_out);
@@ -250,9 +250,9 @@ KVC_API void        kvc_session_close(kvc_session *session);    /* [sess] frees 
  * behind a step.  [sess] */
 KVC_API kvc_status  kvc_session_prefill(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 /* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy, by the
- * newest rows of all parts; prefill of fewer tokens than a method's window looks at those only. KVC_E_UNSUPPORTED: a
- * policy with once=1, whose entries remember no score. Compress and trim feed the token of the last step first, also
- * where they fail behind that.  [sess] */
+ * newest rows of all parts; prefill of fewer tokens than a method's window looks at those only. Entries of a policy
+ * with once=1 remember no score: compress is KVC_E_UNSUPPORTED then. Compress and trim feed the token of the last step
+ * first where there is room for it, also where they fail behind that.  [sess] */
 KVC_API kvc_status  kvc_session_append(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 KVC_API kvc_status  kvc_session_compress(kvc_session *session);
 /* As prefill (compress not 0) or append, but the tokens are only queued: calls of kvc_batch_step read them on, and any
@@ -349,7 +349,7 @@ KVC_API kvc_status  kvc_session_get_progress(const kvc_session *session, double 
  * that stands for n dropped tokens. A queued prompt is not read for it.  [sess] */
 KVC_API kvc_status  kvc_session_get_kept(const kvc_session *session, int32_t layer, int32_t kv_head,
                                          int32_t *positions, int32_t cap_positions, int32_t *n_out);
-/* Empty again. Policy with trim's budget, sampling, seed, bias, mask and marks stay; mends KVC_E_DEVICE.  [sess] */
+/* Empty again; mends KVC_E_DEVICE. What stays: policy, trim's budget, sampling, bias, mask, marks, a cancel.  [sess] */
 KVC_API kvc_status  kvc_session_reset(kvc_session *session);
 /* The running call, or else the next one that computes or queues (prefill, append, enqueue, say, step, accept,
  * compress, trim, get_logits, a batch, what reads a queued prompt), returns KVC_E_CANCELLED, which answers the request;
@@ -359,11 +359,11 @@ KVC_API kvc_status  kvc_session_clear_cancel(kvc_session *session);
 /* Same cache, sampling, bias and mask; own from then on. Text that waits to be read stays the parent's. Costs no cache
  * bytes until one of them writes.  [sess] */
 KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_session);
-/* Removes the newest n_tokens exactly, while no older one was evicted or left its window since, no side value (h2o,
- * kvzip without once=1) watched them, and the cache is not quantised; else KVC_E_UNSUPPORTED and nothing changes. Next
- * comes a prompt, queued or said or not, or an accept where a token is left: whose
- * turn it is goes back too, to what it was behind the last message that is there whole. Queries do not come back: with
- * decode=reobserve the next reduction at a step looks with n_tokens fewer.  [sess] */
+/* Removes the newest n_tokens exactly, while no older one was evicted or left its window since, no side value (h2o;
+ * without once=1 kvzip, reconstruct, cokv-document) watched them, and the cache is not quantised; else
+ * KVC_E_UNSUPPORTED and nothing changes. Next comes a prompt, queued or said or not, or an accept where a token is
+ * left: whose turn it is goes back too, to what it was behind the last message that is there whole. Queries do not
+ * come back: with decode=reobserve the next reduction at a step looks with n_tokens fewer.  [sess] */
 KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
 /* A session in a file: atomic, versioned, checksummed, bound to the model. A damaged or foreign file is an error and
  * changes nothing; a restored session continues bit-identically, on the same device with the same instruction set

@@ -229,10 +229,11 @@ kvc_status kvc_policy_set_head_scores(kvc_policy* policy, const float* scores, i
   return Guard([&]() -> Status {
     if (policy == nullptr || scores == nullptr) return NullError(policy == nullptr ? "policy" : "scores");
     if (n_scores < 1 || n_scores > kvc::kMaxLayers * kvc::kMaxHeads)
-      return Error(Code::kInvalid, "n_scores is %d", n_scores);
+      return Error(Code::kInvalid, "n_scores is %d; one for each KV head or query head of a model", n_scores);
     for (int32_t i = 0; i < n_scores; ++i) {
       if (!(scores[i] > -1e30f && scores[i] < 1e30f))
-        return Error(Code::kInvalid, "score %d is not a number", i);
+        return Error(Code::kInvalid, "score %d is %g; scores are numbers within +-1e30", i,
+                     static_cast<double>(scores[i]));
     }
     policy->Set(&kvc::Policy::head_scores, {scores, scores + n_scores});
     return {};

@@ -11,7 +11,7 @@ Status RunBatch(Span<Session* const> sessions, const kvc_batch_params* params, f
                 int32_t* out_tokens, kvc_status* out_statuses) {
   if (out_tokens == nullptr) return NullError("out_tokens");
   kvc_batch_params p;
-  KVC_RETURN_IF_ERROR(CopyIn(params, "params", &p));
+  KVC_RETURN_IF_ERROR(CopyIn(params, "params (kvc_batch_params)", &p));
   if (p.prompt_tokens < 0)
     return Error(Code::kInvalid, "prompt_tokens is %d; it is 0 (256) or more", p.prompt_tokens);
   const Model& model = sessions[0]->model();

@@ -52,7 +52,7 @@ kvc_status OpenModel(const char* device, const kvc_model_params* params, CallSta
   *out_model = nullptr;
   return Guard([&]() -> Status {
     kvc_model_params p;
-    KVC_RETURN_IF_ERROR(CopyIn(params, "params", &p));
+    KVC_RETURN_IF_ERROR(CopyIn(params, "params (kvc_model_params)", &p));
     if (p.trusted != 0 && p.trusted != 1)
       return Error(Code::kInvalid, "trusted is %d; it is 0 or 1", p.trusted);
     if (p.reserved != 0) return Error(Code::kInvalid, "params.reserved is not 0");

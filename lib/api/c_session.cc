@@ -18,7 +18,7 @@ namespace {
 
 Status ReadParams(const kvc_session_params* params, SessionParams* out) {
   kvc_session_params p;
-  KVC_RETURN_IF_ERROR(CopyIn(params, "params", &p));
+  KVC_RETURN_IF_ERROR(CopyIn(params, "params (kvc_session_params)", &p));
   if (p.on_full < KVC_ON_FULL_ERROR || p.on_full > KVC_ON_FULL_SLIDE)
     return Error(Code::kInvalid, "on_full is %d; it is 0 to 2", p.on_full);
   *out = ToParams(p);

@@ -66,6 +66,12 @@ Status Session::Rewind(int32_t n) {
   const int32_t fed = n - (pending_ >= 0);
   const size_t text_bytes = NewestTextBytes(n);
   if (fed > 0 && n_tokens_ - fed < changed_at_) {
+    if (!CanTakeBack())
+      return Error(
+          Code::kUnsupported,
+          "rewind by %d: what this policy remembers of entries, or how it stores them, changes with every "
+          "token and cannot be taken back%s; a fork from before can go on instead",
+          n, compressor_->policy().compresses_once() ? "" : " (of some methods it can with once=1)");
     return Error(Code::kUnsupported,
                  "rewind by %d: an older entry was dropped, merged or quantised %d tokens ago", n,
                  n_tokens_ - changed_at_);

@@ -39,7 +39,9 @@ static void fork_sessions(kvc_model* model) {
 
 static void rewind_session(kvc_model* model) {
   kvc_session *session = fed_session(model, NULL, 80), *twin = fed_session(model, NULL, 60),
-              *evicting = fed_session(model, "h2o:budget=32", 100);
+              *evicting = fed_session(model, "h2o:budget=32", 100),
+              *compressed = fed_session(model, "snapkv:budget=32,window=8", 100),
+              *watching = fed_session(model, "kvzip:budget=500", 100);
   int32_t more[20], a[STEPS], b[STEPS], token = 0, n = 0;
   fill_tokens(more, 20, 5);
   CHECK_FAILS(kvc_session_rewind(NULL, 1), KVC_E_INVALID, "session is NULL");
@@ -54,7 +56,12 @@ static void rewind_session(kvc_model* model) {
   answer(session, a, STEPS);
   answer(twin, b, STEPS);
   CHECK(memcmp(a, b, sizeof a) == 0);
-  CHECK_FAILS(kvc_session_rewind(evicting, 10), KVC_E_UNSUPPORTED, "dropped");
+  CHECK_FAILS(kvc_session_rewind(compressed, 10), KVC_E_UNSUPPORTED, "dropped");
+  CHECK_FAILS(kvc_session_rewind(evicting, 10), KVC_E_UNSUPPORTED, "cannot be taken back");
+  CHECK_FAILS(kvc_session_rewind(watching, 10), KVC_E_UNSUPPORTED,
+              "a fork from before"); /* nothing left it */
+  kvc_session_close(compressed);
+  kvc_session_close(watching);
   CHECK_OK(kvc_session_step(evicting, &token));
   CHECK_OK(kvc_session_rewind(evicting, 1));         /* the token of the last step was not fed yet */
   CHECK_OK(kvc_session_rewind(session, 80 + STEPS)); /* all there is */
