@@ -144,8 +144,9 @@ public sealed partial class Model : IDisposable {
     ModelInfo info = Info();
     int[] slots = new int[info.Layers * info.KvHeads];
     using (kvc_plan raw = new kvc_plan())
-    using (kvc_session_params rawParams = SessionParams.Raw(with)) {
-      Flat.kvc_session_plan(handle, HandleOf(policy), rawParams, prompt, raw, slots, slots.Length, out int n);
+    using (kvc_session_params rawParams = SessionParams.Raw(with))
+    using (Held<PolicyHandle> held = new Held<PolicyHandle>(HandleOf(policy))) {
+      Flat.kvc_session_plan(handle, held.Handle, rawParams, prompt, raw, slots, slots.Length, out int n);
       return new Plan(raw, slots);
     }
   }
@@ -153,8 +154,9 @@ public sealed partial class Model : IDisposable {
   /// <summary>A session. policy, which is copied, null: keep everything. Status.Invalid where it does not fit the
   /// model, Status.NotFound where it needs scores that the file has not.</summary>
   public Session NewSession(Policy policy = null, SessionParams with = null) {
-    using (kvc_session_params raw = SessionParams.Raw(with)) {
-      Flat.kvc_session_create(handle, HandleOf(policy), raw, out SessionHandle made);
+    using (kvc_session_params raw = SessionParams.Raw(with))
+    using (Held<PolicyHandle> held = new Held<PolicyHandle>(HandleOf(policy))) {
+      Flat.kvc_session_create(handle, held.Handle, raw, out SessionHandle made);
       Session session = new Session(made);
       try {
         if (with?.Sampling != null) session.SetSampling(with.Sampling);
@@ -187,18 +189,19 @@ public sealed partial class Model : IDisposable {
 
 /// <summary>Opens models while other threads see how far it is, and stop it.</summary>
 public sealed class Loader : IDisposable {
-  private readonly LoaderHandle handle;
+  private readonly CancelledHandle<LoaderHandle> own;
 
   /// <summary>A loader, for one model at a time (else Status.Busy).</summary>
   public Loader() {
     Library.Load();
-    Flat.kvc_loader_create(out handle);
+    Flat.kvc_loader_create(out LoaderHandle made);
+    own = new CancelledHandle<LoaderHandle>(made, "Loader", h => Flat.kvc_loader_cancel(h));
   }
 
   /// <summary>As Model.Open; Status.Cancelled too.</summary>
   public Model Open(string path, ModelParams with = null) {
     using (kvc_model_params raw = ModelParams.Raw(with)) {
-      Flat.kvc_loader_open(handle, Utf8.Required(path, "path"), Utf8.Name(with?.Device, "Device"), raw,
+      Flat.kvc_loader_open(own.Handle, Utf8.Required(path, "path"), Utf8.Name(with?.Device, "Device"), raw,
                            out ModelHandle made);
       return new Model(made);
     }
@@ -207,7 +210,7 @@ public sealed class Loader : IDisposable {
   /// <summary>As Model.Open; Status.Cancelled too.</summary>
   public Model Open(int descriptor, long offset, long bytes, ModelParams with = null) {
     using (kvc_model_params raw = ModelParams.Raw(with)) {
-      Flat.kvc_loader_open_fd(handle, descriptor, offset, bytes, Utf8.Name(with?.Device, "Device"), raw,
+      Flat.kvc_loader_open_fd(own.Handle, descriptor, offset, bytes, Utf8.Name(with?.Device, "Device"), raw,
                               out ModelHandle made);
       return new Model(made);
     }
@@ -216,22 +219,19 @@ public sealed class Loader : IDisposable {
   /// <summary>How far the open is that runs, 0 to 1; 1 when none runs. From any thread.</summary>
   public double Progress {
     get {
-      Flat.kvc_loader_get_progress(handle, out double share);
+      Flat.kvc_loader_get_progress(own.Handle, out double share);
       return share;
     }
   }
 
   /// <summary>The running open, or else the next one, throws Status.Cancelled. From any thread.</summary>
-  public void Cancel() { Flat.kvc_loader_cancel(handle); }
+  public void Cancel() { Flat.kvc_loader_cancel(own.Handle); }
 
   /// <summary>Withdraws a Cancel that came too late. From any thread.</summary>
-  public void ClearCancel() { Flat.kvc_loader_clear_cancel(handle); }
+  public void ClearCancel() { own.WhileOpen(h => Flat.kvc_loader_clear_cancel(h)); }
 
   /// <summary>Gives it back, and cancels what it opens. Models stay.</summary>
-  public void Dispose() {
-    if (!handle.IsClosed) Session.Quietly(Cancel);
-    handle.Dispose();
-  }
+  public void Dispose() { own.Dispose(); }
 }
 
 /// <summary>What a step of several sessions came to. Each answers exactly as it would alone.</summary>
@@ -271,12 +271,15 @@ public sealed class Batch {
     Library.Load();
     Batch made = new Batch(sessions.Count);
     IntPtr[] handles = new IntPtr[sessions.Count];
-    bool[] used = new bool[sessions.Count];
+    SessionHandle[] used = new SessionHandle[sessions.Count];
     int[] codes = new int[sessions.Count];
     try {
       for (int i = 0; i < handles.Length; ++i) {
-        sessions[i].handle.DangerousAddRef(ref used[i]);
-        handles[i] = sessions[i].handle.DangerousGetHandle();
+        SessionHandle handle = sessions[i].Handle;
+        bool taken = false;
+        handle.DangerousAddRef(ref taken);
+        used[i] = handle;
+        handles[i] = handle.DangerousGetHandle();
       }
       using (kvc_batch_params raw = new kvc_batch_params { prompt_tokens = promptTokens }) {
         if (call(handles, raw, made.Tokens, codes) != Flat.KVC_OK) {
@@ -284,9 +287,7 @@ public sealed class Batch {
         }
       }
     } finally {
-      for (int i = 0; i < handles.Length; ++i) {
-        if (used[i]) sessions[i].handle.DangerousRelease();
-      }
+      foreach (SessionHandle handle in used) handle?.DangerousRelease();
     }
     for (int i = 0; i < codes.Length; ++i) made.Statuses[i] = (Status)codes[i];
     return made;

@@ -204,4 +204,55 @@ internal sealed class SessionHandle : Handle {
 internal sealed class LoaderHandle : Handle {
   protected override bool ReleaseHandle() { Flat.kvc_loader_close(handle); return true; }
 }
+
+/// A handle in use until Dispose. Of a call with two, the runtime takes the first and then the second, and Mono does
+/// not give the first back where the second is disposed: the second is taken before the call.
+internal sealed class Held<T> : IDisposable where T : SafeHandle {
+  internal T Handle { get; }
+
+  internal Held(T handle) {
+    bool taken = false;
+    handle.DangerousAddRef(ref taken);
+    Handle = handle;
+  }
+
+  public void Dispose() { Handle.DangerousRelease(); }
+}
+
+/// A handle whose calls take long. It counts as disposed from Dispose on, not when the last call has left it, and
+/// nobody takes back the cancel that ends that call.
+internal sealed class CancelledHandle<T> : IDisposable where T : SafeHandle {
+  private readonly T handle;
+  private readonly string what;
+  private readonly Action<T> cancel;
+  private readonly object gate = new object();
+  private volatile bool disposed;
+
+  internal CancelledHandle(T handle, string what, Action<T> cancel) {
+    this.handle = handle;
+    this.what = what;
+    this.cancel = cancel;
+  }
+
+  internal T Handle {
+    get {
+      if (disposed) throw new ObjectDisposedException(what);
+      return handle;
+    }
+  }
+
+  /// A short call, to which Dispose comes before or behind.
+  internal void WhileOpen(Action<T> call) {
+    lock (gate) call(Handle);
+  }
+
+  public void Dispose() {
+    lock (gate) {
+      if (disposed) return;
+      disposed = true;
+      cancel(handle);
+    }
+    handle.Dispose();
+  }
+}
 }

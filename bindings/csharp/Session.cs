@@ -13,31 +13,35 @@ public sealed partial class Session : IDisposable {
   /// <summary>Of Step: the answer is complete. Of a Batch: no token.</summary>
   public const int NoToken = Flat.KVC_TOKEN_NONE;
 
-  internal readonly SessionHandle handle;
+  private readonly CancelledHandle<SessionHandle> own;
 
-  internal Session(SessionHandle handle) { this.handle = handle; }
+  internal Session(SessionHandle made) {
+    own = new CancelledHandle<SessionHandle>(made, "Session", h => Flat.kvc_session_cancel(h));
+  }
+
+  internal SessionHandle Handle { get { return own.Handle; } }
 
   /// <summary>Reads a prompt, or more of one (1 token or more), and compresses when the policy asks. A failure leaves
   /// the session as it was.</summary>
   public void Prefill(int[] tokens, CancellationToken cancel = default(CancellationToken)) {
     if (tokens == null) throw new ArgumentNullException("tokens");
-    With(cancel, () => Flat.kvc_session_prefill(handle, tokens, tokens.Length));
+    With(cancel, () => Flat.kvc_session_prefill(Handle, tokens, tokens.Length));
   }
 
   /// <summary>As Prefill, but keeps everything; Compress then applies the policy.</summary>
   public void Append(int[] tokens, CancellationToken cancel = default(CancellationToken)) {
     if (tokens == null) throw new ArgumentNullException("tokens");
-    With(cancel, () => Flat.kvc_session_append(handle, tokens, tokens.Length));
+    With(cancel, () => Flat.kvc_session_append(Handle, tokens, tokens.Length));
   }
 
   /// <summary>Applies the policy to what was appended.</summary>
-  public void Compress() { Flat.kvc_session_compress(handle); }
+  public void Compress() { Flat.kvc_session_compress(Handle); }
 
   /// <summary>Queues a prompt, which steps of a Batch read on, as Prefill (compress) or as Append. Any other call that
   /// needs it reads the rest first.</summary>
   public void Enqueue(int[] tokens, bool compress = true) {
     if (tokens == null) throw new ArgumentNullException("tokens");
-    Flat.kvc_session_enqueue(handle, tokens, tokens.Length, compress ? 1 : 0);
+    Flat.kvc_session_enqueue(Handle, tokens, tokens.Length, compress ? 1 : 0);
   }
 
   /// <summary>One message of a conversation, between the marks that the model file has for its role. The text never
@@ -45,7 +49,7 @@ public sealed partial class Session : IDisposable {
   public void Say(Role role, string text, SayFlags flags = SayFlags.None,
                   CancellationToken cancel = default(CancellationToken)) {
     byte[] bytes = Utf8.Encode(text, "text");
-    With(cancel, () => Flat.kvc_session_say(handle, (int)role, bytes, bytes.Length, (int)flags));
+    With(cancel, () => Flat.kvc_session_say(Handle, (int)role, bytes, bytes.Length, (int)flags));
   }
 
   /// <summary>What the user says, and then the answer: see Generate. The message is said at once.</summary>
@@ -57,20 +61,20 @@ public sealed partial class Session : IDisposable {
   /// <summary>Marks for a role other than the file's, before and behind a message; special tokens in them count as
   /// such. Both null: the file's again.</summary>
   public void SetTurnMarks(Role role, string prefix, string suffix) {
-    Flat.kvc_session_set_turn_marks(handle, (int)role, Utf8.Name(prefix, "prefix"), Utf8.Name(suffix, "suffix"));
+    Flat.kvc_session_set_turn_marks(Handle, (int)role, Utf8.Name(prefix, "prefix"), Utf8.Name(suffix, "suffix"));
   }
 
   /// <summary>Compresses harder, to so many slots of a KV head on average, and keeps that budget. Returns the bytes
   /// that were freed.</summary>
   public long Trim(int budget) {
-    Flat.kvc_session_trim(handle, budget, out long freed);
+    Flat.kvc_session_trim(Handle, budget, out long freed);
     return freed;
   }
 
   /// <summary>Generates one token: its id, or NoToken when the answer is complete. Status.ContextFull when MaxTokens
   /// are held and OnFull makes no room.</summary>
   public int Step() {
-    Flat.kvc_session_step(handle, out int token);
+    Flat.kvc_session_step(Handle, out int token);
     return token;
   }
 
@@ -81,13 +85,13 @@ public sealed partial class Session : IDisposable {
   public int[] Step(int[] draft) {
     if (draft == null) throw new ArgumentNullException("draft");
     int[] tokens = new int[Math.Min(draft.Length, 31) + 1];
-    Flat.kvc_session_step_draft(handle, draft, draft.Length, tokens, tokens.Length, out int n);
+    Flat.kvc_session_step_draft(Handle, draft, draft.Length, tokens, tokens.Length, out int n);
     Array.Resize(ref tokens, n);
     return tokens;
   }
 
   /// <summary>The answer goes on with a token of the caller's, as if Step had given it.</summary>
-  public void Accept(int token) { Flat.kvc_session_accept(handle, token); }
+  public void Accept(int token) { Flat.kvc_session_accept(Handle, token); }
 
   /// <summary>Text since the last call that is complete, perhaps ""; the bytes of a split character wait
   /// inside.</summary>
@@ -95,7 +99,7 @@ public sealed partial class Session : IDisposable {
     byte[] bytes = new byte[256];
     StringBuilder all = null;
     while (true) {
-      Flat.kvc_session_read_text(handle, bytes, bytes.Length, out int n);
+      Flat.kvc_session_read_text(Handle, bytes, bytes.Length, out int n);
       string part = Utf8.Decode(bytes, n);
       // A character that did not fit any more has at most four bytes.
       if (n <= bytes.Length - 4) return all == null ? part : all.Append(part).ToString();
@@ -114,7 +118,7 @@ public sealed partial class Session : IDisposable {
   private string Piece(ref int left, CancellationToken cancel) {
     while (left > 0) {
       int token = NoToken;
-      With(cancel, () => Flat.kvc_session_step(handle, out token));
+      With(cancel, () => Flat.kvc_session_step(Handle, out token));
       left = token == NoToken ? 0 : left - 1;
       string text = ReadText();
       if (text.Length > 0) return text;
@@ -159,7 +163,7 @@ public sealed partial class Session : IDisposable {
 
   /// <summary>How the following steps choose. null: greedy.</summary>
   public void SetSampling(Sampling sampling) {
-    using (kvc_sampling raw = (sampling ?? new Sampling()).Raw()) Flat.kvc_session_set_sampling(handle, raw);
+    using (kvc_sampling raw = (sampling ?? new Sampling()).Raw()) Flat.kvc_session_set_sampling(Handle, raw);
   }
 
   /// <summary>Added to the logits of these tokens before a step chooses, instead of what was set before: as many biases
@@ -169,27 +173,27 @@ public sealed partial class Session : IDisposable {
     if (tokens.Length != biases.Length) {
       throw new KvcException(Status.Invalid, tokens.Length + " tokens and " + biases.Length + " biases");
     }
-    Flat.kvc_session_set_logit_bias(handle, tokens, biases, tokens.Length);
+    Flat.kvc_session_set_logit_bias(Handle, tokens, biases, tokens.Length);
   }
 
   /// <summary>The only tokens that the following steps may choose, until the next mask: bit t % 32 of word t / 32 is
   /// token t, (vocabulary + 31) / 32 words; null or none: all.</summary>
   public void SetTokenMask(int[] mask) {
-    Flat.kvc_session_set_token_mask(handle, mask, mask == null ? 0 : mask.Length);
+    Flat.kvc_session_set_token_mask(Handle, mask, mask == null ? 0 : mask.Length);
   }
 
   /// <summary>Logits [vocabulary] after the newest token, from which the next step chooses.</summary>
   public float[] Logits() {
-    Flat.kvc_session_get_logits(handle, null, 0, out int n);
+    Flat.kvc_session_get_logits(Handle, null, 0, out int n);
     float[] logits = new float[n];
-    Flat.kvc_session_get_logits(handle, logits, n, out n);
+    Flat.kvc_session_get_logits(Handle, logits, n, out n);
     return logits;
   }
 
   /// <summary>The same into an array of [vocabulary] or more. Returns how many were written.</summary>
   public int Logits(float[] into) {
     if (into == null) throw new ArgumentNullException("into");
-    int status = Flat.kvc_session_get_logits(handle, into, into.Length, out int n);
+    int status = Flat.kvc_session_get_logits(Handle, into, into.Length, out int n);
     if (status != Flat.KVC_OK || n > into.Length) {  // without room the library only counts
       throw new KvcException(Status.BufferTooSmall, "into: " + n + " are needed");
     }
@@ -199,7 +203,7 @@ public sealed partial class Session : IDisposable {
   /// <summary>What the session has done and holds.</summary>
   public SessionStats Stats() {
     using (kvc_session_stats raw = new kvc_session_stats()) {
-      Flat.kvc_session_get_stats(handle, raw);
+      Flat.kvc_session_get_stats(Handle, raw);
       return new SessionStats(raw);
     }
   }
@@ -208,57 +212,54 @@ public sealed partial class Session : IDisposable {
   /// thread.</summary>
   public double Progress {
     get {
-      Flat.kvc_session_get_progress(handle, out double share);
+      Flat.kvc_session_get_progress(Handle, out double share);
       return share;
     }
   }
 
   /// <summary>Positions that are still cached for one head, ascending.</summary>
   public int[] Kept(int layer, int kvHead) {
-    Flat.kvc_session_get_kept(handle, layer, kvHead, null, 0, out int n);
+    Flat.kvc_session_get_kept(Handle, layer, kvHead, null, 0, out int n);
     int[] positions = new int[n];
-    Flat.kvc_session_get_kept(handle, layer, kvHead, positions, n, out n);
+    Flat.kvc_session_get_kept(Handle, layer, kvHead, positions, n, out n);
     return positions;
   }
 
   /// <summary>Empties the cache; policy and seed stay.</summary>
-  public void Reset() { Flat.kvc_session_reset(handle); }
+  public void Reset() { Flat.kvc_session_reset(Handle); }
 
   /// <summary>The call that runs, or else the next one that computes, throws Status.Cancelled. From any
   /// thread.</summary>
-  public void Cancel() { Flat.kvc_session_cancel(handle); }
+  public void Cancel() { Flat.kvc_session_cancel(Handle); }
 
   /// <summary>Withdraws a Cancel that came too late. From any thread.</summary>
-  public void ClearCancel() { Flat.kvc_session_clear_cancel(handle); }
+  public void ClearCancel() { own.WhileOpen(h => Flat.kvc_session_clear_cancel(h)); }
 
   /// <summary>Another session with the same cache, which is shared until one of them writes.</summary>
   public Session Fork() {
-    Flat.kvc_session_fork(handle, out SessionHandle made);
+    Flat.kvc_session_fork(Handle, out SessionHandle made);
     return new Session(made);
   }
 
   /// <summary>Takes the newest tokens back. Status.Unsupported where an older one was evicted since.</summary>
-  public void Rewind(int tokens) { Flat.kvc_session_rewind(handle, tokens); }
+  public void Rewind(int tokens) { Flat.kvc_session_rewind(Handle, tokens); }
 
   /// <summary>Writes the session to a file, whole or not at all. Model.Restore reads it.</summary>
-  public void Save(string path) { Flat.kvc_session_save(handle, Utf8.Required(path, "path")); }
+  public void Save(string path) { Flat.kvc_session_save(Handle, Utf8.Required(path, "path")); }
 
   /// <summary>The session as bytes, which Model.Restore reads.</summary>
   public byte[] Save() {
-    Flat.kvc_session_save_memory(handle, null, 0, out long n);
+    Flat.kvc_session_save_memory(Handle, null, 0, out long n);
     if (n > int.MaxValue - 64) {
       throw new KvcException(Status.Unsupported, n + " bytes are too many for an array; save to a file");
     }
     byte[] data = new byte[n];
-    Flat.kvc_session_save_memory(handle, data, n, out n);
+    Flat.kvc_session_save_memory(Handle, data, n, out n);
     return data;
   }
 
   /// <summary>Cancels what runs, and gives the session back.</summary>
-  public void Dispose() {
-    if (!handle.IsClosed) Quietly(Cancel);
-    handle.Dispose();
-  }
+  public void Dispose() { own.Dispose(); }
 
   /// Where another thread may dispose at the same time.
   internal static void Quietly(Action action) {

@@ -9,7 +9,7 @@ namespace Kvc {
 public sealed partial class Session {
   /// <summary>As Prefill of an array.</summary>
   public void Prefill(ReadOnlySpan<int> tokens) {
-    Error.Check(Spans.kvc_session_prefill(handle, ref Spans.First(tokens), tokens.Length));
+    Error.Check(Spans.kvc_session_prefill(Handle, ref Spans.First(tokens), tokens.Length));
   }
 
   /// <summary>As Prefill of an array.</summary>
@@ -19,7 +19,7 @@ public sealed partial class Session {
 
   /// <summary>As Append of an array.</summary>
   public void Append(ReadOnlySpan<int> tokens) {
-    Error.Check(Spans.kvc_session_append(handle, ref Spans.First(tokens), tokens.Length));
+    Error.Check(Spans.kvc_session_append(Handle, ref Spans.First(tokens), tokens.Length));
   }
 
   /// <summary>As Append of an array.</summary>
@@ -29,13 +29,13 @@ public sealed partial class Session {
 
   /// <summary>As Enqueue of an array.</summary>
   public void Enqueue(ReadOnlySpan<int> tokens, bool compress = true) {
-    Error.Check(Spans.kvc_session_enqueue(handle, ref Spans.First(tokens), tokens.Length, compress ? 1 : 0));
+    Error.Check(Spans.kvc_session_enqueue(Handle, ref Spans.First(tokens), tokens.Length, compress ? 1 : 0));
   }
 
   /// <summary>As Step with an array.</summary>
   public int[] Step(ReadOnlySpan<int> draft) {
     int[] tokens = new int[Math.Min(draft.Length, 31) + 1];
-    Error.Check(Spans.kvc_session_step_draft(handle, ref Spans.First(draft), draft.Length, tokens, tokens.Length,
+    Error.Check(Spans.kvc_session_step_draft(Handle, ref Spans.First(draft), draft.Length, tokens, tokens.Length,
                                              out int n));
     Array.Resize(ref tokens, n);
     return tokens;

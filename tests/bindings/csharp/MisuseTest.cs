@@ -1,6 +1,7 @@
 // What no program should do: each has to end in an exception that says so, never in a crash.
 using System;
 using System.Collections.Generic;
+using System.IO;
 using System.Linq;
 using System.Reflection;
 using System.Threading;
@@ -19,6 +20,8 @@ static class MisuseTest {
     Checks.Test("disposed in any order", DisposedInAnyOrder);
     Checks.Test("disposed while reading", DisposedWhileReading);
     Checks.Test("disposed while generating", DisposedWhileGenerating);
+    Checks.Test("disposed at once", DisposedAtOnce);
+    Checks.Test("a disposed policy holds no model", DisposedPolicy);
     Checks.Test("busy", Busy);
     Checks.Test("cancelled from another thread", Cancelled);
     Checks.Test("cancelled behind a failure", CancelledBehindAFailure);
@@ -180,6 +183,45 @@ static class MisuseTest {
       Exception e = end();
       Checks.Check(e is ObjectDisposedException || (e as KvcException)?.Status == Status.Cancelled, "" + e);
     }
+  }
+
+  // While the call that Dispose cancels is still ending, nobody gets at the session, or takes back the cancel.
+  private static void DisposedAtOnce() {
+    for (int i = 0; i < 4; ++i) {
+      Session session = model.NewSession();
+      int[] prompt = Checks.LongPrompt(model, 1000);
+      Func<Exception> end = Checks.Start(() => session.Prefill(prompt));
+      Checks.UntilReading(session);
+      session.Dispose();
+      AllThrow<ObjectDisposedException>(session.ClearCancel, session.Cancel, () => session.Progress.ToString(),
+          () => session.Step(), () => session.Stats(), () => Batch.Step(new[] { session }));
+      Checks.Equal(Status.Cancelled, ((KvcException)end()).Status);
+      Loader loader = new Loader();
+      end = Checks.Start(() => {
+        while (true) loader.Open(Checks.Recall).Dispose();
+      });
+      while (loader.Progress >= 1) {
+      }
+      loader.Dispose();
+      AllThrow<ObjectDisposedException>(loader.ClearCancel, loader.Cancel, () => loader.Progress.ToString());
+      Exception e = end();
+      Checks.Check(e is ObjectDisposedException || (e as KvcException)?.Status == Status.Cancelled, "" + e);
+    }
+  }
+
+  private static void DisposedPolicy() {
+    string copy = Path.Combine(Path.GetTempPath(), Guid.NewGuid() + ".kvc");
+    File.Copy(Checks.Recall, copy);
+    Model other = Model.Open(copy);
+    Policy gone = new Policy("snapkv:budget=64");
+    gone.Dispose();
+    Func<bool> mapped = () => File.ReadAllText("/proc/self/maps").Contains(copy);
+    Checks.Check(mapped(), "a model is mapped");
+    AllThrow<ObjectDisposedException>(() => other.NewSession(gone), () => other.Plan(gone, null, 10));
+    other.Dispose();
+    AllThrow<ObjectDisposedException>(() => other.Info());
+    Checks.Check(!mapped(), "and not when it is disposed");
+    File.Delete(copy);
   }
 
   private static void Busy() {
