@@ -25,6 +25,7 @@
  *   TYPE *, TYPE **OUT                                   a handle; one that a function makes
  *   const char *                                         UTF-8 with NUL; NULL where the header allows it
  *   (const T *IN, int32_t N)                             an array of int32_t, float or uint8_t that is read
+ *   (const int32_t *WORDS, int32_t N)                    words of 32 bits that are read
  *   const int32_t *IN_ROW, const float *IN_ROW           arrays whose count is a parameter of its own
  *   (const uint8_t *IN, int64_t N)                       bytes that are read during the call
  *   (const uint8_t *KEPT, int64_t N)                     bytes that must stay where they are after it
@@ -62,8 +63,8 @@
 #ifndef SWIGCSHARP
 %apply (const int32_t *IN, int32_t N) { (const int32_t *tokens, int32_t n_tokens),
                                         (const int32_t *slots, int32_t n_slots),
-                                        (const int32_t *draft, int32_t n_draft),
-                                        (const int32_t *mask, int32_t n_words) };
+                                        (const int32_t *draft, int32_t n_draft) };
+%apply (const int32_t *WORDS, int32_t N) { (const int32_t *mask, int32_t n_words) };
 %apply (const float *IN, int32_t N) { (const float *scores, int32_t n_scores) };
 %apply (const uint8_t *IN, int32_t N) { (const uint8_t *text, int32_t n_text) };
 %apply (const uint8_t *IN, int64_t N) { (const uint8_t *data, int64_t n_bytes) };
@@ -111,6 +112,56 @@ KVC_STRUCT(kvc_plan)
 static kvc_status kvc_flat_open_memory(const uint8_t *kept, int64_t n_kept, const char *device,
                                        const kvc_model_params *params, kvc_model **out_model) {
   return kvc_model_open_memory(kept, n_kept, device, params, out_model);
+}
+%}
+
+/* A batch gives a status for each session, and kvc_last_error the text of the last that failed: in the same call, as it
+ * belongs to the thread. n_out is its bytes, 0 where none failed. */
+%ignore kvc_batch_step;
+%ignore kvc_batch_logits;
+%rename(kvc_batch_step) kvc_flat_batch_step;
+%rename(kvc_batch_logits) kvc_flat_batch_logits;
+%{
+static void kvc_flat_row_text(const kvc_status *statuses, int32_t n, char *text, int32_t cap_text, int32_t *n_out) {
+  int failed = 0;
+  for (int32_t i = 0; i < n; ++i) failed |= statuses[i] != KVC_OK;
+  if (!failed) return;
+  const size_t size = strlen(kvc_last_error());
+  *n_out = size < (size_t)cap_text ? (int32_t)size : cap_text;
+  memcpy(text, kvc_last_error(), (size_t)*n_out);
+}
+%}
+%inline %{
+static kvc_status kvc_flat_batch_step(kvc_session *const *sessions, int32_t n, const kvc_batch_params *params,
+                                      int32_t *out_tokens, kvc_status *out_statuses, char *text, int32_t cap_text,
+                                      int32_t *n_out) {
+  const kvc_status status = kvc_batch_step(sessions, n, params, out_tokens, out_statuses);
+  *n_out = 0;
+  if (status == KVC_OK) kvc_flat_row_text(out_statuses, n, text, cap_text, n_out);
+  return status;
+}
+
+static kvc_status kvc_flat_batch_logits(kvc_session *const *sessions, int32_t n, const kvc_batch_params *params,
+                                        float *logits, int64_t cap_logits, int32_t *out_tokens,
+                                        kvc_status *out_statuses, char *text, int32_t cap_text, int32_t *n_out) {
+  const kvc_status status = kvc_batch_logits(sessions, n, params, logits, cap_logits, out_tokens, out_statuses);
+  *n_out = 0;
+  if (status == KVC_OK) kvc_flat_row_text(out_statuses, n, text, cap_text, n_out);
+  return status;
+}
+
+/* What a status says of a session in a batch whose text is not known. */
+static const char *kvc_flat_row_error(int32_t status) {
+  switch (status) {
+    case KVC_E_INVALID: return "the session cannot step as it is: it has no prompt, or mask and biases leave no token";
+    case KVC_E_MEMORY: return "no memory is left for the step, or the model's memory limit is reached";
+    case KVC_E_BAD_MODEL: return "no logit of the step is a finite number";
+    case KVC_E_UNSUPPORTED: return "the session cannot step with its policy, on this device";
+    case KVC_E_CONTEXT_FULL: return "the session holds max_tokens tokens";
+    case KVC_E_CANCELLED: return "the step was cancelled; it may be repeated";
+    case KVC_E_DEVICE: return "the device failed; reset mends the session, or close it";
+    default: return "the session could not step";
+  }
 }
 %}
 

@@ -133,9 +133,21 @@ public sealed partial class Model : IDisposable {
 
   /// <summary>Token ids to text; bytes that are no UTF-8 come as U+FFFD.</summary>
   public string Detokenize(params int[] tokens) {
+    byte[] bytes = DetokenizeBytes(tokens);
+    return Utf8.Decode(bytes, bytes.Length);
+  }
+
+  /// <summary>Token ids to bytes, as the tokens have them: they need not be whole characters. For grammar engines,
+  /// those of each token by itself.</summary>
+  public byte[] DetokenizeBytes(params int[] tokens) {
     if (tokens == null) throw new ArgumentNullException("tokens");
-    return Utf8.Read((byte[] text, out int n) =>
-        Flat.kvc_detokenize(handle, tokens, tokens.Length, text, text.Length, out n));
+    byte[] bytes = new byte[8 * Math.Min(tokens.Length, 1 << 20) + 16];
+    int n;
+    while (Flat.kvc_detokenize(handle, tokens, tokens.Length, bytes, bytes.Length, out n) != Flat.KVC_OK) {
+      bytes = new byte[n];
+    }
+    Array.Resize(ref bytes, n);
+    return bytes;
   }
 
   /// <summary>What a session would take for a prompt of so many tokens (1 or more), without taking it. policy null:
@@ -244,26 +256,35 @@ public sealed class Batch {
   /// <summary>Of each session: what its own step would have come to.</summary>
   public Status[] Statuses { get; }
 
+  /// <summary>Of each session: why its own step would have failed, for people; null where it is Status.Ok.</summary>
+  public string[] Messages { get; }
+
   private Batch(int n) {
     Tokens = new int[n];
     Statuses = new Status[n];
+    Messages = new string[n];
   }
 
-  private delegate int Call(IntPtr[] handles, kvc_batch_params raw, int[] tokens, int[] codes);
+  private delegate int Call(IntPtr[] handles, kvc_batch_params raw, int[] tokens, int[] codes, byte[] text,
+                            out int n);
 
   /// <summary>One step of each of 1 to 256 sessions of one model in one pass over its weights, behind about so many
-  /// tokens of queued prompts (0: 256). When the batch cannot be it throws, and no session has changed.</summary>
+  /// tokens of queued prompts (0: 256). When the batch cannot be, or a session is disposed, it throws, and no session
+  /// has changed. One that is disposed during the call has Status.Cancelled, and does not stop the others.</summary>
   public static Batch Step(IReadOnlyList<Session> sessions, int promptTokens = 0) {
-    return Run(sessions, promptTokens, (handles, raw, tokens, codes) =>
-        Flat.kvc_batch_step(handles, handles.Length, raw, tokens, codes));
+    return Run(sessions, promptTokens,
+        (IntPtr[] handles, kvc_batch_params raw, int[] tokens, int[] codes, byte[] text, out int n) =>
+            Flat.kvc_batch_step(handles, handles.Length, raw, tokens, codes, text, text.Length, out n));
   }
 
   /// <summary>The same for samplers of your own: logits, [sessions, vocabulary] or more, to choose from and
   /// Session.Accept; the row of a session that is reading is not written.</summary>
   public static Batch Logits(IReadOnlyList<Session> sessions, float[] logits, int promptTokens = 0) {
     if (logits == null) throw new ArgumentNullException("logits");
-    return Run(sessions, promptTokens, (handles, raw, tokens, codes) =>
-        Flat.kvc_batch_logits(handles, handles.Length, raw, logits, logits.Length, tokens, codes));
+    return Run(sessions, promptTokens,
+        (IntPtr[] handles, kvc_batch_params raw, int[] tokens, int[] codes, byte[] text, out int n) =>
+            Flat.kvc_batch_logits(handles, handles.Length, raw, logits, logits.Length, tokens, codes, text, text.Length,
+                                  out n));
   }
 
   private static Batch Run(IReadOnlyList<Session> sessions, int promptTokens, Call call) {
@@ -273,6 +294,8 @@ public sealed class Batch {
     IntPtr[] handles = new IntPtr[sessions.Count];
     SessionHandle[] used = new SessionHandle[sessions.Count];
     int[] codes = new int[sessions.Count];
+    byte[] text = new byte[1024];
+    int bytes;
     try {
       for (int i = 0; i < handles.Length; ++i) {
         SessionHandle handle = sessions[i].Handle;
@@ -282,14 +305,20 @@ public sealed class Batch {
         handles[i] = handle.DangerousGetHandle();
       }
       using (kvc_batch_params raw = new kvc_batch_params { prompt_tokens = promptTokens }) {
-        if (call(handles, raw, made.Tokens, codes) != Flat.KVC_OK) {
+        if (call(handles, raw, made.Tokens, codes, text, out bytes) != Flat.KVC_OK) {
           throw new KvcException(Status.BufferTooSmall, "logits: room for a row of each session is needed");
         }
       }
     } finally {
       foreach (SessionHandle handle in used) handle?.DangerousRelease();
     }
-    for (int i = 0; i < codes.Length; ++i) made.Statuses[i] = (Status)codes[i];
+    string known = Utf8.Decode(text, bytes);  // of the last that failed
+    for (int i = codes.Length - 1; i >= 0; --i) {
+      made.Statuses[i] = (Status)codes[i];
+      if (codes[i] == Flat.KVC_OK) continue;
+      made.Messages[i] = known ?? Utf8.Static(Flat.kvc_flat_row_error(codes[i]));
+      known = null;
+    }
     return made;
   }
 }

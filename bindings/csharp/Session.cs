@@ -217,7 +217,8 @@ public sealed partial class Session : IDisposable {
     }
   }
 
-  /// <summary>Positions that are still cached for one head, ascending.</summary>
+  /// <summary>Positions that are still cached for one head, ascending. With reducer=rest the first may be -n: an entry
+  /// that stands for n dropped tokens. A queued prompt is not read for it.</summary>
   public int[] Kept(int layer, int kvHead) {
     Flat.kvc_session_get_kept(Handle, layer, kvHead, null, 0, out int n);
     int[] positions = new int[n];
@@ -225,10 +226,11 @@ public sealed partial class Session : IDisposable {
     return positions;
   }
 
-  /// <summary>Empties the cache; policy and seed stay.</summary>
+  /// <summary>Empty again. Policy with Trim's budget, sampling, seed, bias, mask and marks stay; mends
+  /// Status.Device.</summary>
   public void Reset() { Flat.kvc_session_reset(Handle); }
 
-  /// <summary>The call that runs, or else the next one that computes, throws Status.Cancelled. From any
+  /// <summary>The call that runs, or else the next one that computes or queues, throws Status.Cancelled. From any
   /// thread.</summary>
   public void Cancel() { Flat.kvc_session_cancel(Handle); }
 

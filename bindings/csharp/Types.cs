@@ -161,7 +161,8 @@ public sealed class Sampling {
 
 /// <summary>How a session is made. What is not set is the default.</summary>
 public sealed class SessionParams {
-  /// <summary>Most tokens of prompt and answer together; 0: the trained context of the model.</summary>
+  /// <summary>Most tokens of prompt and answer together; 0: the trained context of the model, or 2^26 where the policy
+  /// drops at steps and counts positions in slots (streaming).</summary>
   public int MaxTokens { get; set; }
   /// <summary>What happens past MaxTokens.</summary>
   public OnFull OnFull { get; set; }

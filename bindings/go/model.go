@@ -41,6 +41,7 @@ func (o *ModelOptions) flat() (device *byte, params flat.Kvc_model_params, relea
 // Model is weights and a tokenizer. It does not change; sessions keep it alive.
 type Model struct {
 	h         *handle
+	vocab     int32 // VocabSize of its Info
 	beginning int32 // flags of begins + 1, when known
 }
 
@@ -59,6 +60,12 @@ func (o *ModelOptions) open(call func(device *byte, params flat.Kvc_model_params
 	}
 	m := &Model{h: &handle{native: native, free: flat.Kvc_model_close}}
 	closeWhenUnused(m, m.h)
+	info, err := m.Info()
+	if err != nil {
+		m.Close()
+		return nil, err
+	}
+	m.vocab = info.VocabSize
 	return m, nil
 }
 
@@ -201,7 +208,17 @@ func (m *Model) begins() (flags int32, err error) {
 	return flags, nil
 }
 
-// Detokenize gives the text of ids. The bytes of a vocabulary need not be whole characters.
+// Prompt gives the ids of a text that begins a session, with BOS before it where the model wants one.
+func (m *Model) Prompt(text string) (tokens []int32, err error) {
+	flags, err := m.begins()
+	if err != nil {
+		return nil, err
+	}
+	return m.Tokenize(text, flags)
+}
+
+// Detokenize gives the text of ids: the bytes as the tokens have them, which need not be whole characters. For grammar
+// engines, those of each token by itself.
 func (m *Model) Detokenize(tokens []int32) (text string, err error) {
 	err = with(m, m.handle(), func(native uintptr) error {
 		text, err = fetchText(func(b []byte, n *int32) error { return flat.Kvc_detokenize(native, tokens, b, n) })

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 
 	"kvc.dev/kvc/internal/flat"
@@ -23,12 +22,26 @@ const (
 
 // SessionOptions of Model.NewSession; zero values are defaults.
 type SessionOptions struct {
-	MaxTokens   int32 // prompt and answer; 0 = trained context of the model
+	// MaxTokens of prompt and answer; 0 = trained context of the model, or 2^26 where the policy drops at steps and
+	// counts positions in slots (streaming).
+	MaxTokens   int32
 	OnFull      OnFull
-	TopK        int32 // these four: as in Sampling
+	TopK        int32 // from here on: as in Sampling
 	TopP        float32
 	Temperature float32
 	Seed        int64
+
+	MinP          float32
+	RepeatPenalty float32
+	RepeatWindow  int32
+}
+
+// more is the sampling that the library's parameters of a session have no fields for; nil where none of it is set.
+func (o *SessionOptions) more() *Sampling {
+	if o == nil || o.MinP == 0 && o.RepeatPenalty == 0 && o.RepeatWindow == 0 {
+		return nil
+	}
+	return &Sampling{o.TopK, o.TopP, o.Temperature, o.Seed, o.MinP, o.RepeatPenalty, o.RepeatWindow}
 }
 
 func (o *SessionOptions) flat() (params flat.Kvc_session_params, release func()) {
@@ -99,6 +112,12 @@ func (m *Model) NewSession(policy *Policy, options *SessionOptions) (s *Session,
 		s = newSession(native, m)
 		return nil
 	})
+	if sampling := options.more(); err == nil && sampling != nil {
+		if err = s.SetSampling(sampling); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
 	return s, err
 }
 
@@ -430,7 +449,8 @@ func (s *Session) Progress() (share float64, err error) {
 	return share, err
 }
 
-// Kept gives the token positions still cached for one head, ascending.
+// Kept gives the token positions still cached for one head, ascending. With reducer=rest the first may be -n: an entry
+// that stands for n dropped tokens. A queued prompt is not read for it.
 func (s *Session) Kept(layer, kvHead int32) (positions []int32, err error) {
 	err = s.alone(func(native uintptr) error {
 		positions, err = fetch(0, func(b []int32, n *int32) error {
@@ -441,10 +461,11 @@ func (s *Session) Kept(layer, kvHead int32) (positions []int32, err error) {
 	return positions, err
 }
 
-// Reset empties the cache; policy and seed stay.
+// Reset makes the session empty again. Policy with Trim's budget, sampling, seed, bias, mask and marks stay; it mends
+// ErrDevice.
 func (s *Session) Reset() error { return s.alone(flat.Kvc_session_reset) }
 
-// Cancel ends the running call, or else the next one that computes, with ErrCancelled. Any goroutine may.
+// Cancel ends the running call, or else the next one that computes or queues, with ErrCancelled. Any goroutine may.
 func (s *Session) Cancel() error { return with(s, s.handle(), flat.Kvc_session_cancel) }
 
 // ClearCancel withdraws a Cancel that came too late.
@@ -495,76 +516,4 @@ func (s *Session) SaveBytes() (data []byte, err error) {
 		}
 	})
 	return data, err
-}
-
-// BatchOptions of BatchStep; zero values are defaults.
-type BatchOptions struct {
-	PromptTokens int32 // of queued prompts that a call reads before its step; 0 = 256
-}
-
-// BatchStep is a step of each session, all of one model, in one pass over the weights. tokens and errs get one entry a
-// session, TokenReading while a queued prompt is read; errs may be nil. A session that cannot go on has an *Error
-// there, or ErrClosed, and does not stop the others; err is for a batch that could not be.
-func BatchStep(sessions []*Session, options *BatchOptions, tokens []int32, errs []error) error {
-	return batch(sessions, options, tokens, errs,
-		func(natives []uintptr, params flat.Kvc_batch_params, statuses []int32) error {
-			return flat.Kvc_batch_step(natives, params, tokens, statuses)
-		})
-}
-
-// BatchLogits gives logits instead of tokens, one row of VocabSize a session, to choose from and Accept.
-func BatchLogits(sessions []*Session, options *BatchOptions, logits []float32, tokens []int32, errs []error) error {
-	return batch(sessions, options, tokens, errs,
-		func(natives []uintptr, params flat.Kvc_batch_params, statuses []int32) error {
-			return flat.Kvc_batch_logits(natives, params, logits, tokens, statuses)
-		})
-}
-
-// rows are the arguments of a batch, to be used again by the next.
-type rows struct {
-	natives  []uintptr
-	statuses []int32
-}
-
-var rowPool = sync.Pool{New: func() any { return &rows{} }}
-
-func batch(sessions []*Session, options *BatchOptions, tokens []int32, errs []error,
-	call func(natives []uintptr, params flat.Kvc_batch_params, statuses []int32) error) error {
-	if len(tokens) < len(sessions) || errs != nil && len(errs) < len(sessions) {
-		return invalid("%d sessions, but room for %d tokens and %d errors", len(sessions), len(tokens), len(errs))
-	}
-	r := rowPool.Get().(*rows)
-	defer rowPool.Put(r)
-	r.natives, r.statuses = r.natives[:0], r.statuses[:0]
-	for _, s := range sessions {
-		native, err := s.handle().use()
-		if err != nil {
-			return err
-		}
-		defer runtime.KeepAlive(s)
-		defer s.h.done()
-		if !s.busy.CompareAndSwap(false, true) {
-			return errBusy
-		}
-		defer s.busy.Store(false)
-		r.natives, r.statuses = append(r.natives, native), append(r.statuses, 0)
-	}
-	var params flat.Kvc_batch_params
-	if options != nil {
-		params = flat.NewKvc_batch_params()
-		defer flat.DeleteKvc_batch_params(params)
-		params.SetPrompt_tokens(options.PromptTokens)
-	}
-	if err := call(r.natives, params, r.statuses); err != nil {
-		return checked(err)
-	}
-	for i, status := range r.statuses {
-		if errs != nil {
-			errs[i] = nil
-			if status != 0 {
-				errs[i] = sessions[i].h.ended(&Error{Status: Status(status), Message: "the session cannot go on"})
-			}
-		}
-	}
-	return nil
 }

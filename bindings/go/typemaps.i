@@ -67,6 +67,7 @@ KVC_HANDLE(kvc_loader)
 %enddef
 KVC_STATIC_TEXT(kvc_status_name)
 KVC_STATIC_TEXT(kvc_method_name)
+KVC_STATIC_TEXT(kvc_flat_row_error)
 
 %define KVC_SLICE(GO, POINTER, P, COUNT, N)
 %typemap(gotype) (POINTER P, COUNT N) "[]" #GO
@@ -77,6 +78,7 @@ KVC_STATIC_TEXT(kvc_method_name)
 %typemap(freearg) (POINTER P, COUNT N) ""
 %enddef
 KVC_SLICE(int32, const int32_t *, IN, int32_t, N)
+KVC_SLICE(int32, const int32_t *, WORDS, int32_t, N)
 KVC_SLICE(float32, const float *, IN, int32_t, N)
 KVC_SLICE(byte, const uint8_t *, IN, int32_t, N)
 KVC_SLICE(byte, const uint8_t *, IN, int64_t, N)

@@ -143,6 +143,7 @@ KVC_OUT(double, double, jdoubleArray, Double)
 #define KVC_COUNT $2 = $input ? ($2_ltype)JCALL1(GetArrayLength, jenv, $input) : 0;
 #define KVC_COPY_BACK result == KVC_OK ? 0 : JNI_ABORT
 KVC_ARRAY(int, jintArray, Int, (const int32_t *IN, int32_t N), KVC_COUNT, JNI_ABORT)
+KVC_ARRAY(int, jintArray, Int, (const int32_t *WORDS, int32_t N), KVC_COUNT, JNI_ABORT)
 KVC_ARRAY(float, jfloatArray, Float, (const float *IN, int32_t N), KVC_COUNT, JNI_ABORT)
 KVC_ARRAY(byte, jbyteArray, Byte, (const uint8_t *IN, int32_t N), KVC_COUNT, JNI_ABORT)
 KVC_ARRAY(byte, jbyteArray, Byte, (const uint8_t *IN, int64_t N), KVC_COUNT, JNI_ABORT)

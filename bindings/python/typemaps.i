@@ -3,6 +3,8 @@
  * number are returned. All of it is the module kvc._flat, which only the facade imports. */
 %begin %{
 #define PY_SSIZE_T_CLEAN
+#include <float.h>
+#include <math.h>
 %}
 
 %{
@@ -18,31 +20,57 @@ static void kvc_py_array_free(kvc_py_array *array) {
   free(array->copy);
 }
 
-/* Whether a buffer has elements of 'i' int32_t, 'f' float or 'B' bytes. */
+/* Whether a buffer has elements of 'i' int32_t, 'w' words of 32 bits with a sign or without, 'f' float or 'B' bytes. */
 static int kvc_py_fits(const Py_buffer *view, char kind) {
   const char *format = view->format ? view->format : "B";
   if (kind == 'B') return view->itemsize == 1;
   if (*format == '@' || *format == '=' || *format == (PY_LITTLE_ENDIAN ? '<' : '>')) ++format;
   if (view->itemsize != 4 || format[0] == '\0' || format[1] != '\0') return 0;
+  if (kind == 'w' && (*format == 'I' || *format == 'L')) return 1;
   return kind == 'f' ? *format == 'f' : *format == 'i' || *format == 'l';
 }
 
-static int kvc_py_element(PyObject *from, char kind, void *array, Py_ssize_t i) {
-  if (kind == 'f') {
-    double value = PyFloat_AsDouble(from);
-    ((float *)array)[i] = (float)value;
-    return value == -1.0 && PyErr_Occurred() ? -1 : 0;
-  }
+/* An integer, of this package's users or of numpy, in [least, most]; a float is none. what: its name, or "". */
+static int kvc_py_integer(PyObject *from, const char *what, int64_t least, int64_t most, int64_t *value) {
   PyObject *number = PyNumber_Index(from);
   int overflow = 0;
-  long value = number ? PyLong_AsLongAndOverflow(number, &overflow) : -1;
-  Py_XDECREF(number);
-  if (!number) return -1;
-  if (overflow || value < INT32_MIN || value > INT32_MAX) {
-    PyErr_SetString(PyExc_OverflowError, "a number does not fit 32 bits");
+  if (!number) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) return -1;
+    PyErr_Format(PyExc_TypeError, "%s%san integer is expected, not %.100s", what, *what ? ": " : "",
+                 Py_TYPE(from)->tp_name);
     return -1;
   }
-  ((int32_t *)array)[i] = (int32_t)value;
+  *value = PyLong_AsLongLongAndOverflow(number, &overflow);
+  Py_DECREF(number);
+  if (overflow || *value < least || *value > most) {
+    PyErr_Format(PyExc_OverflowError, "%s%sa number does not fit %d bits", what, *what ? ": " : "",
+                 most > UINT32_MAX ? 64 : 32);
+    return -1;
+  }
+  return 0;
+}
+
+static int kvc_py_float(PyObject *from, const char *what, float *value) {
+  double number = PyFloat_AsDouble(from);
+  if (number == -1.0 && PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) return -1;
+    PyErr_Format(PyExc_TypeError, "%s%sa number is expected, not %.100s", what, *what ? ": " : "",
+                 Py_TYPE(from)->tp_name);
+    return -1;
+  }
+  if (isfinite(number) && fabs(number) > FLT_MAX) {
+    PyErr_Format(PyExc_OverflowError, "%s%sa number does not fit a float", what, *what ? ": " : "");
+    return -1;
+  }
+  *value = (float)number;
+  return 0;
+}
+
+static int kvc_py_element(PyObject *from, char kind, void *array, Py_ssize_t i) {
+  int64_t value = 0;
+  if (kind == 'f') return kvc_py_float(from, "", (float *)array + i);
+  if (kvc_py_integer(from, "", INT32_MIN, kind == 'w' ? UINT32_MAX : INT32_MAX, &value)) return -1;
+  ((uint32_t *)array)[i] = (uint32_t)value;
   return 0;
 }
 
@@ -68,9 +96,26 @@ static int kvc_py_sequence(PyObject *from, char kind, kvc_py_array *array, void 
   return failed;
 }
 
+/* Refuses what has rows: which of them is meant, or all, nobody said. */
+static int kvc_py_is_row(PyObject *from) {
+  Py_buffer view;
+  int n_dimensions;
+  if (!PyObject_CheckBuffer(from)) return 1;
+  if (PyObject_GetBuffer(from, &view, PyBUF_STRIDED_RO | PyBUF_FORMAT)) {
+    PyErr_Clear();
+    return 1;
+  }
+  n_dimensions = view.ndim;
+  PyBuffer_Release(&view);
+  if (n_dimensions == 1) return 1;
+  PyErr_Format(PyExc_TypeError, "a row of numbers is expected, not an array of %d dimensions", n_dimensions);
+  return 0;
+}
+
 /* Elements that are read. */
 static int kvc_py_read(PyObject *from, char kind, int64_t most, kvc_py_array *array, void **data, int64_t *n_out) {
   Py_ssize_t n = 0;
+  if (kind != 'B' && !kvc_py_is_row(from)) return -1;
   if (kind == 'B' && PyUnicode_Check(from)) { /* lone surrogates have no UTF-8 and raise */
     *data = (void *)PyUnicode_AsUTF8AndSize(from, &n);
     if (!*data) return -1;
@@ -150,7 +195,7 @@ static void kvc_py_raise(kvc_status status) {
   }
   $result = SWIG_Py_Void();
 }
-%typemap(out) kvc_status kvc_batch_logits {
+%typemap(out) kvc_status kvc_flat_batch_logits {
   if ($1 != KVC_OK) {
     kvc_py_raise($1);
     SWIG_fail;
@@ -179,6 +224,17 @@ KVC_HANDLE(kvc_policy)
 KVC_HANDLE(kvc_session)
 KVC_HANDLE(kvc_loader)
 
+/* Numbers of Python and of numpy alike. The names of the parameters are in the messages. */
+%typemap(in) int32_t (int64_t number) {
+  if (kvc_py_integer($input, "$1_name", INT32_MIN, INT32_MAX, &number)) SWIG_fail;
+  $1 = (int32_t)number;
+}
+%typemap(in) int64_t (int64_t number) {
+  if (kvc_py_integer($input, "$1_name", INT64_MIN, INT64_MAX, &number)) SWIG_fail;
+  $1 = number;
+}
+%typemap(in) float { if (kvc_py_float($input, "$1_name", &$1)) SWIG_fail; }
+
 %typemap(in) const char * { if (kvc_py_string($input, &$1)) SWIG_fail; }
 %typemap(freearg) const char * ""
 
@@ -191,6 +247,7 @@ KVC_HANDLE(kvc_loader)
 %typemap(freearg) (POINTER P, COUNT N) { kvc_py_array_free(&array$argnum); }
 %enddef
 KVC_READ('i', INT32_MAX, const int32_t *, IN, int32_t, N)
+KVC_READ('w', INT32_MAX, const int32_t *, WORDS, int32_t, N)
 KVC_READ('f', INT32_MAX, const float *, IN, int32_t, N)
 KVC_READ('B', INT32_MAX, const uint8_t *, IN, int32_t, N)
 KVC_READ('B', INT64_MAX, const uint8_t *, IN, int64_t, N)

@@ -18,7 +18,7 @@ from ._model import (Loader, Model, ModelInfo, Plan, Policy, describe_method, de
 from ._native import (BadModelError, BufferTooSmallError, BusyError, CancelledError, ClosedError, ContextFullError,
                       DeviceError, Error, FileError, InvalidError, NotFoundError, OutOfMemoryError, Status,
                       UnsupportedError, version)
-from ._research import Result, eval, kept  # pylint: disable=redefined-builtin
+from ._research import Result, eval as eval, kept  # pylint: disable=redefined-builtin,useless-import-alias
 from ._session import READING, Session, Stats, batch_logits, batch_step, draft_lookup
 
 __version__ = version()
@@ -26,5 +26,5 @@ __all__ = [
     "BadModelError", "BufferTooSmallError", "BusyError", "CancelledError", "ClosedError", "ContextFullError",
     "DeviceError", "Error", "FileError", "InvalidError", "Loader", "Model", "ModelInfo", "NotFoundError",
     "OutOfMemoryError", "Plan", "Policy", "READING", "Result", "Session", "Stats", "Status", "UnsupportedError",
-    "batch_logits", "batch_step", "describe_method", "devices", "draft_lookup", "eval", "kept", "log_poll",
-    "log_start", "log_stop", "measure_device", "methods", "schema_version", "version"]
+    "batch_logits", "batch_step", "describe_method", "devices", "draft_lookup", "kept", "log_poll", "log_start",
+    "log_stop", "measure_device", "methods", "schema_version", "version"]  # not eval, which is a name of Python's too

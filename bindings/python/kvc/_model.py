@@ -4,10 +4,11 @@ from __future__ import annotations
 import json
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence, Union
+from typing import TYPE_CHECKING, Any, Iterable, Literal, NamedTuple, SupportsIndex, Union
 
 from . import _flat
-from ._native import Handle, InvalidError, Owner, Status, fetch, fetch_bytes, fetch_text, interruptible, numpy
+from ._native import (Handle, InvalidError, NotFoundError, Owner, Status, fetch, fetch_bytes, fetch_text, interruptible,
+                      numpy)
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 Path = Union[str, bytes, "os.PathLike[str]"]
 Spec = Union[str, "Policy", None]
 Json = dict[str, Any]
+Tokens = Iterable[SupportsIndex]  # arrays of numpy too
 
 
 def schema_version() -> int:
@@ -41,9 +43,9 @@ def methods() -> list[str]:
 
 
 def describe_method(name: str) -> Json:
-    """One method: its summary, source and options with their ranges and defaults."""
+    """One method: its summary, source and options with their ranges and defaults. NotFoundError: there is none."""
     if name not in methods():
-        raise InvalidError(Status.INVALID, f"there is no method {name!r}; there are {', '.join(methods())}")
+        raise NotFoundError(Status.NOT_FOUND, f"there is no method {name!r}; there are {', '.join(methods())}")
     index = methods().index(name)
     return dict(json.loads(fetch_text(lambda buffer: _flat.kvc_method_describe(index, buffer))))
 
@@ -115,10 +117,11 @@ class Plan(NamedTuple):
 
 def _model_params(threads: int, memory_limit: int, trusted: bool) -> Any:
     params = _flat.kvc_model_params()
-    params.n_threads, params.memory_limit, params.trusted = threads, memory_limit, int(trusted)
+    params.n_threads, params.memory_limit, params.trusted = threads, memory_limit, int(bool(trusted))
     return params
 
 
+OnFull = Literal["error", "evict", "slide"]
 ON_FULL = {"error": 0, "evict": 1, "slide": 2}
 
 
@@ -153,7 +156,9 @@ class Model(Owner):
 
     def _open(self, pointer: Any, memory: object = None) -> None:
         self._handle = Handle(self, pointer, _flat.kvc_model_close, memory=memory)
-        self._info: ModelInfo | None = None
+        raw = _flat.kvc_model_info()
+        self._handle.call(_flat.kvc_model_get_info, raw)
+        self._info = ModelInfo(*(getattr(raw, name) for name in ModelInfo._fields))
         self._begins_with_bos: bool | None = None
 
     @classmethod
@@ -182,11 +187,9 @@ class Model(Owner):
 
     @property
     def info(self) -> ModelInfo:
-        """The shape of the model, asked for once."""
-        if self._info is None or self._handle.closing:
-            raw = _flat.kvc_model_info()
-            self._handle.call(_flat.kvc_model_get_info, raw)
-            self._info = ModelInfo(*(getattr(raw, name) for name in ModelInfo._fields))
+        """The shape of the model."""
+        if self._handle.closing:
+            raise self._handle.closed()
         return self._info
 
     def describe(self) -> Json:
@@ -201,14 +204,19 @@ class Model(Owner):
     def tokenize(self, text: str | bytes, *, bos: bool = False, special: bool = False, goes_on: bool = False) -> Any:
         """Ids, int32. bos: put the token before them that begins a text. special: special tokens in the text are
         special; only for text you trust. goes_on: it goes on behind a text that was tokenized before."""
-        flags = (_flat.KVC_ADD_BOS * bos) | (_flat.KVC_PARSE_SPECIAL * special) | (_flat.KVC_CONTINUE * goes_on)
+        flags = ((_flat.KVC_ADD_BOS * bool(bos)) | (_flat.KVC_PARSE_SPECIAL * bool(special))
+                 | (_flat.KVC_CONTINUE * bool(goes_on)))
         return fetch("i", len(text) + 16, lambda into: self._handle.call(_flat.kvc_tokenize, text, flags, into))
 
-    def detokenize(self, tokens: Any) -> str:
+    def detokenize(self, tokens: Tokens) -> str:
         """The text of ids; bytes that are no whole character become U+FFFD."""
-        guess = 8 * len(tokens) + 16
-        return fetch_bytes(guess, lambda into: self._handle.call(_flat.kvc_detokenize, tokens, into)).decode(
-            "utf-8", "replace")
+        return self.detokenize_bytes(tokens).decode("utf-8", "replace")
+
+    def detokenize_bytes(self, tokens: Tokens) -> bytes:
+        """The bytes of ids as the tokens have them, which need not be whole characters: for grammar engines, those of
+        each token by itself."""
+        ids = as_tokens(tokens)
+        return fetch_bytes(8 * len(ids) + 16, lambda into: self._handle.call(_flat.kvc_detokenize, ids, into))
 
     def prompt(self, text: str | bytes) -> Any:
         """Ids of a text that begins a session, with BOS where the model wants one."""
@@ -216,16 +224,26 @@ class Model(Owner):
             self._begins_with_bos = bool(self.describe().get("tokenizer", {}).get("add_bos", True))
         return self.tokenize(text, bos=self._begins_with_bos)
 
-    def session(self, policy: Spec = None, *, max_tokens: int = 0, on_full: str = "error", top_k: int = 0,
-                top_p: float = 0.0, temperature: float = 0.0, seed: int = 0) -> Session:
+    def session(self, policy: Spec = None, *, max_tokens: int = 0, on_full: OnFull = "error", top_k: int = 0,
+                top_p: float = 0.0, temperature: float = 0.0, seed: int = 0, min_p: float = 0.0,
+                repeat_penalty: float = 0.0, repeat_window: int = 0) -> Session:
         """A session. policy: a spec or a Policy, None = keep everything. max_tokens: prompt and answer, 0 = the trained
-        context. on_full: what happens then, "error" ContextFullError, "evict" old entries leave, "slide" the same for
-        an endless conversation. The rest is set_sampling's."""
+        context, or 2^26 where the policy drops at steps and counts positions in slots (streaming). on_full: what
+        happens then, "error" ContextFullError, "evict" old entries leave, "slide" the same for an endless conversation.
+        The rest is set_sampling's."""
         from ._session import Session
         params = session_params(max_tokens, on_full, top_k, top_p, temperature, seed)
-        return Session(self, self._handle, lambda: self._with_policy(policy, _flat.kvc_session_create, params))
+        made = Session(self, self._handle, lambda: self._with_policy(policy, _flat.kvc_session_create, params))
+        if min_p or repeat_penalty or repeat_window:  # for which the params of a session have no place
+            try:
+                made.set_sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, min_p=min_p,
+                                  repeat_penalty=repeat_penalty, repeat_window=repeat_window)
+            except BaseException:
+                made.close()
+                raise
+        return made
 
-    def plan(self, policy: Spec, n_prompt: int, *, max_tokens: int = 0, on_full: str = "error") -> Plan:
+    def plan(self, policy: Spec, n_prompt: int, *, max_tokens: int = 0, on_full: OnFull = "error") -> Plan:
         """What a session for a prompt of so many tokens would take, without taking it."""
         params = session_params(max_tokens, on_full, 0, 0.0, 0.0, 0)
         raw = _flat.kvc_plan()
@@ -311,6 +329,6 @@ class Loader(Owner):
         self._handle.call(_flat.kvc_loader_clear_cancel)
 
 
-def as_tokens(tokens: Union[Sequence[int], Iterable[int], Any]) -> Any:
+def as_tokens(tokens: Tokens) -> Any:
     """Ids as the library reads them: buffers of int32 as they are, all else as integers."""
     return tokens if hasattr(tokens, "__len__") else tuple(tokens)

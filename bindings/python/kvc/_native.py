@@ -6,7 +6,7 @@ import enum
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Type
+from typing import TYPE_CHECKING, Any, Callable, Sequence, Type
 
 if TYPE_CHECKING:
     from typing import Self
@@ -119,7 +119,7 @@ class BusyError(Error):
 
 
 class ClosedError(ValueError):
-    """The object, or what it belongs to, is closed."""
+    """The object, or what it belongs to, is closed: the message says which."""
 
 
 _KINDS: dict[int, Type[Error]] = {
@@ -225,7 +225,8 @@ class Handle:
     Those who use it are in a set, so that a call cut off by a signal's exception takes itself out once or twice alike,
     and code of a handler, which may close between any two lines, finds it whole."""
 
-    __slots__ = ("pointer", "users", "closing", "lock", "free", "cancel", "clear_cancel", "memory", "__weakref__")
+    __slots__ = ("pointer", "users", "closing", "lock", "free", "cancel", "clear_cancel", "memory", "what",
+                 "__weakref__")
 
     def __init__(self, owner: object, pointer: Any, free: Callable[[Any], None],
                  cancel: Callable[[Any], None] | None = None,
@@ -234,14 +235,21 @@ class Handle:
         self.users: set[object] = set()
         self.free, self.cancel, self.clear_cancel = free, cancel, clear_cancel
         self.memory = memory  # what the library reads while this is open
+        self.what = type(owner).__name__.lower()  # in messages
         weakref.finalize(owner, self.close)  # also at the end of the interpreter
 
     def enter(self, use: object) -> Any:
         """The pointer, for as long as use is among the users: leave takes it out, however often it is asked."""
         self.users.add(use)
         if self.closing:
-            raise ClosedError("it is closed")
+            raise self.closed()
         return self.pointer
+
+    def closed(self) -> ClosedError:
+        return ClosedError(f"the {self.what} is closed")
+
+    def closed_meanwhile(self) -> ClosedError:
+        return ClosedError(f"the {self.what} was closed during the call")
 
     def leave(self, use: object) -> None:
         self.users.discard(use)
@@ -270,7 +278,7 @@ class Handle:
             return function(self.enter(use), *arguments)
         except CancelledError:
             if self.closing:
-                raise ClosedError("it was closed during the call") from None
+                raise self.closed_meanwhile() from None
             raise
         finally:
             self.users.discard(use)  # no function of Python's: a signal's exception could come at its first line
@@ -282,24 +290,32 @@ class Handle:
         return interruptible(lambda: self.call(function, *arguments), None if self.cancel is None else self._stop)
 
     def _stop(self, wait: Callable[[], None]) -> None:
-        asked = False
-        while True:
-            try:
-                if not asked:
-                    self._ask(self.cancel)
-                    asked = True
-                wait()
-                self._ask(self.clear_cancel)
-                return
-            except BaseException:  # pylint: disable=broad-except
-                continue  # impatience: the call is ending already
+        stop_all((self,), wait)
 
-    def _ask(self, function: Callable[[Any], None] | None) -> None:
+    def ask(self, function: Callable[[Any], None] | None) -> None:
+        """For what may have been closed."""
         try:
             if function is not None:
                 self.call(function)
         except ClosedError:
             pass  # closing cancels too
+
+
+def stop_all(handles: Sequence[Handle], wait: Callable[[], None]) -> None:
+    """Cancels the call that all of them are in, and waits for its end. What of it came too late is withdrawn."""
+    asked = False
+    while True:
+        try:
+            if not asked:
+                for handle in handles:
+                    handle.ask(handle.cancel)
+                asked = True
+            wait()
+            for handle in handles:
+                handle.ask(handle.clear_cancel)
+            return
+        except BaseException:  # pylint: disable=broad-except
+            continue  # impatience: the call is ending already
 
 
 class Owner:

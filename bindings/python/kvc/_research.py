@@ -16,7 +16,8 @@ Models = Union[Model, str, "os.PathLike[str]"]
 
 
 def kept(model: Models, prompt: Any, policy: Spec) -> list[list[Any]]:
-    """Positions of a prompt, text or ids, that a policy keeps: [layer][KV head] of int32 arrays, ascending."""
+    """Positions of a prompt, text or ids, that a policy keeps: [layer][KV head] of int32 arrays, as Session.kept
+    gives them."""
     with _Opened(model) as opened, opened.session(policy) as session:
         session.read(prompt)
         info = opened.info
@@ -85,18 +86,22 @@ class _Opened:
             self.model.close()
 
 
-def eval(model: Models, data: Path | Iterable[Task], policies: Iterable[str | Policy], *, limit: int = 0,
+def eval(model: Models, data: Path | Iterable[Task], policies: Spec | Iterable[Spec], *, limit: int = 0,
          window: int = 0) -> list[Result]:
-    """What each policy costs, beside the full cache of the same model: a Result for each, in their order.
+    """What each policy costs, beside the full cache of the same model: a Result for each, in their order. One policy
+    alone need not be in a list; None keeps everything.
 
     data: tasks, or the path of a file of them, one JSON object a line: {"context": text, "questions": [{"question":
     text, "answer": text}, ...]}. The context is compressed, then each question is asked (kvc eval --data). Or the path
     of any other text, "*.txt": windows of `window` tokens (0 = the trained context, at most 2048) that overlap by
     half are read token by token, compressed all the time, and the second half is scored (kvc eval --text).
-    limit: at most so many tasks or windows, 0 = all. Tasks that the model's context does not hold are left out."""
+    limit: at most so many tasks or windows, 0 = all. Tasks that the model's context does not hold are left out; one
+    without questions is a ValueError."""
     if numpy is None:
         raise ImportError("kvc.eval needs numpy")
     with _Opened(model) as opened:
+        if policies is None or isinstance(policies, (str, Policy)):
+            policies = [policies]
         policies = list(policies)
         specs = [_canonical(policy) for policy in policies]
         is_path = isinstance(data, (str, bytes, os.PathLike))
@@ -108,10 +113,10 @@ def eval(model: Models, data: Path | Iterable[Task], policies: Iterable[str | Po
         return [own.result(spec) for spec, own in zip(specs, sums)]
 
 
-def _canonical(policy: str | Policy) -> str:
+def _canonical(policy: Spec) -> str:
     if isinstance(policy, Policy):
         return policy.describe()
-    with Policy(policy) as made:
+    with Policy("full" if policy is None else policy) as made:
         return made.describe()
 
 
@@ -122,10 +127,12 @@ def _read_tasks(path: Path) -> Iterable[Task]:
                 yield json.loads(line)
 
 
-def _eval_tasks(model: Model, tasks: Iterable[Task], policies: Iterable[str | Policy], limit: int) -> list[_Sums]:
+def _eval_tasks(model: Model, tasks: Iterable[Task], policies: list[Spec], limit: int) -> list[_Sums]:
     sums = [_Sums() for _ in policies]
     n_used = 0
-    for task in tasks:
+    for number, task in enumerate(tasks, 1):
+        if not task.get("questions"):
+            raise ValueError(f'task {number}: expected a list of questions under "questions"')
         context = model.prompt(task["context"])
         asked = [(_ids(model, question["question"]), _ids(model, question["answer"]))
                  for question in task["questions"]]
@@ -177,7 +184,7 @@ def _score(sums: _Sums, reference: tuple[list[int], list[Any]], own: tuple[list[
     return own[0] == answer
 
 
-def _eval_text(model: Model, path: Path, policies: list[Any], limit: int, window: int) -> list[_Sums]:
+def _eval_text(model: Model, path: Path, policies: list[Spec], limit: int, window: int) -> list[_Sums]:
     with open(path, "rb") as file:
         tokens = model.tokenize(file.read())
     begin = model.prompt("")  # nothing, where the model wants nothing before a text
@@ -196,7 +203,7 @@ def _eval_text(model: Model, path: Path, policies: list[Any], limit: int, window
     return sums
 
 
-def _score_window(model: Model, text: list[int], half: int, policies: list[Any], sums: list[_Sums]) -> None:
+def _score_window(model: Model, text: list[int], half: int, policies: list[Spec], sums: list[_Sums]) -> None:
     sessions = [model.session(), *(model.session(policy) for policy in policies)]
     try:
         for i, token in enumerate(text):

@@ -3,13 +3,16 @@ from __future__ import annotations
 
 import array
 import os
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, Literal, Mapping, NamedTuple, Sequence, Union
 
 from . import _flat
-from ._model import Model, Path, as_tokens
-from ._native import Handle, InvalidError, Owner, Status, empty, fetch, fetch_bytes, make_error
+from ._model import Model, Path, Tokens, as_tokens
+from ._native import (ClosedError, Error, Handle, InvalidError, Owner, Status, empty, fetch, fetch_bytes, interruptible,
+                      make_error, stop_all)
 
 READING = _flat.KVC_TOKEN_READING  # of batch_step: the queued prompt is still being read
+Prompt = Union[str, bytes, Tokens]
+Role = Literal["system", "user", "assistant"]
 _ROLES = {"system": _flat.KVC_ROLE_SYSTEM, "user": _flat.KVC_ROLE_USER, "assistant": _flat.KVC_ROLE_ASSISTANT}
 _SHORT = 16  # tokens that are read in about the time of a step: not worth a thread that Ctrl-C can end
 
@@ -35,7 +38,7 @@ class Stats(NamedTuple):
     n_tokens: int  # of its text: what max_tokens bounds (unless on_full makes room) and rewind takes from
 
 
-def draft_lookup(tokens: Any, most: int = 8, n_gram: int = 3) -> list[int]:
+def draft_lookup(tokens: Tokens, most: int = 8, n_gram: int = 3) -> list[int]:
     """A draft for Session.step_draft from the text itself: at most so many of the tokens that followed the last n_gram
     (1 to 64; two at least where so many stood nowhere before) where they stood before, perhaps none. Good where an
     answer repeats its prompt."""
@@ -66,7 +69,7 @@ class Session(Owner):
         """Frees the cache. A call that runs in another thread is ended with ClosedError, and frees it then."""
         self._handle.close()
 
-    def generate(self, prompt: Any = None, max_tokens: int = 256) -> Iterator[str]:
+    def generate(self, prompt: Prompt | None = None, max_tokens: int = 256) -> Iterator[str]:
         """Reads a prompt, text or ids, and answers with pieces of text, at most max_tokens tokens of it, as they are
         asked for. A session that has a text goes on behind it; None lets it speak on, or answer what say() said."""
         if prompt is not None:
@@ -79,7 +82,7 @@ class Session(Owner):
             if token is None:
                 return
 
-    def read(self, prompt: Any) -> None:
+    def read(self, prompt: Prompt) -> None:
         """prefill with text or ids. Text begins with BOS where the session is empty and the model wants one; behind an
         answer that stopped comes the token that stopped it first, so that the model sees its own answer closed. Text
         needs the model open."""
@@ -96,35 +99,35 @@ class Session(Owner):
         self._queued = False
         return result
 
-    def prefill(self, tokens: Any) -> None:
+    def prefill(self, tokens: Tokens) -> None:
         """Appends ids and compresses when the policy asks. Any failure leaves the session as it was."""
-        tokens = as_tokens(tokens)
-        self._compute(len(tokens), _flat.kvc_session_prefill, tokens)
+        ids = as_tokens(tokens)
+        self._compute(len(ids), _flat.kvc_session_prefill, ids)
 
-    def append(self, tokens: Any) -> None:
+    def append(self, tokens: Tokens) -> None:
         """prefill that keeps everything; compress then applies the policy."""
-        tokens = as_tokens(tokens)
-        self._compute(len(tokens), _flat.kvc_session_append, tokens)
+        ids = as_tokens(tokens)
+        self._compute(len(ids), _flat.kvc_session_append, ids)
 
     def compress(self) -> None:
         """Applies the policy to what is cached."""
         self._handle.call_long(_flat.kvc_session_compress)
 
-    def enqueue(self, tokens: Any, compress: bool = True) -> None:
+    def enqueue(self, tokens: Tokens, compress: bool = True) -> None:
         """prefill (compress) or append, but read by the calls of batch_step."""
         self._queued = True
-        self._handle.call(_flat.kvc_session_enqueue, as_tokens(tokens), int(compress))
+        self._handle.call(_flat.kvc_session_enqueue, as_tokens(tokens), int(bool(compress)))
 
-    def say(self, text: str | bytes, role: str = "user", *, answer: bool = True, queue: bool = False) -> None:
+    def say(self, text: str | bytes, role: Role = "user", *, answer: bool = True, queue: bool = False) -> None:
         """One message of a conversation, between the marks of its role ("system", "user", "assistant"). The text is
         never read as marks. answer: the steps that follow give the answer. queue: only queued, as by enqueue.
         UnsupportedError: the model file has no marks, and set_turn_marks gave none."""
-        flags = (_flat.KVC_ANSWER * answer) | (_flat.KVC_QUEUE * queue)
-        self._queued = self._queued or queue  # until it is known
+        flags = (_flat.KVC_ANSWER * bool(answer)) | (_flat.KVC_QUEUE * bool(queue))
+        self._queued = self._queued or bool(queue)  # until it is known
         self._handle.call_long(_flat.kvc_session_say, _role(role), text, flags)
-        self._queued = queue
+        self._queued = bool(queue)
 
-    def set_turn_marks(self, role: str, prefix: str | None, suffix: str | None) -> None:
+    def set_turn_marks(self, role: Role, prefix: str | None, suffix: str | None) -> None:
         """Marks of your own for a role; special tokens in them count as such. Both None: the file's again."""
         self._handle.call(_flat.kvc_session_set_turn_marks, _role(role), prefix, suffix)
 
@@ -137,7 +140,7 @@ class Session(Owner):
         token = self._compute(1, _flat.kvc_session_step)
         return None if token == _flat.KVC_TOKEN_NONE else token
 
-    def step_draft(self, draft: Any) -> list[int]:
+    def step_draft(self, draft: Tokens) -> list[int]:
         """As step called several times: so many tokens as the draft foresaw, and one more, from one pass over the
         weights; none when the answer is complete. They are those that step gives whatever the draft says, of which 31
         are looked at. One comes where a step does more than append: methods that evict or watch at steps, quantised
@@ -205,15 +208,16 @@ class Session(Owner):
         return float(self._handle.call(_flat.kvc_session_get_progress))
 
     def kept(self, layer: int, kv_head: int) -> Any:
-        """Token positions still cached for one head, ascending, int32."""
+        """Token positions still cached for one head, ascending, int32. With reducer=rest the first may be -n: an entry
+        that stands for n dropped tokens. A queued prompt is not read for it."""
         return fetch("i", 0, lambda into: self._handle.call(_flat.kvc_session_get_kept, layer, kv_head, into))
 
     def reset(self) -> None:
-        """An empty cache; policy and seed stay."""
+        """Empty again. Policy with trim's budget, sampling, seed, bias, mask and marks stay; mends DeviceError."""
         self._handle.call(_flat.kvc_session_reset)
 
     def cancel(self) -> None:
-        """The running call, or else the next one that computes, raises CancelledError. Any thread may."""
+        """The running call, or else the next one that computes or queues, raises CancelledError. Any thread may."""
         self._handle.call(_flat.kvc_session_cancel)
 
     def clear_cancel(self) -> None:
@@ -237,33 +241,95 @@ class Session(Owner):
         return fetch_bytes(0, lambda into: self._compute(1, _flat.kvc_session_save_memory, into))
 
 
-def _together(sessions: Sequence[Session], prompt_tokens: int, call: Any) -> list[int | Exception]:
-    """Holds every session open for one call and sorts what came of it."""
-    params = _flat.kvc_batch_params()
-    params.prompt_tokens = prompt_tokens
-    tokens, statuses = (array.array("i", bytes(4 * len(sessions) + 4)) for _ in range(2))
-    use = object()
-    handles = [session._handle for session in sessions]
-    try:
-        call(tuple([handle.enter(use) for handle in handles]), params, tokens, statuses)
-    finally:
-        for handle in handles:
-            handle.leave(use)
-    return [tokens[i] if statuses[i] == 0 else make_error(statuses[i], _flat.kvc_status_name(statuses[i]))
-            for i in range(len(sessions))]
+Row = Union[int, None, Error, ClosedError]
 
 
-def batch_step(sessions: Sequence[Session], *, prompt_tokens: int = 0) -> list[int | None | Exception]:
+class _Batch:
+    """One call for every session that is open. A closed one has its own error, and does not stop the others."""
+
+    def __init__(self, sessions: Sequence[Session], prompt_tokens: int, logits: Any = None) -> None:
+        self.sessions, self.logits = list(sessions), logits
+        self.params = _flat.kvc_batch_params()
+        self.params.prompt_tokens = prompt_tokens
+
+    def rows(self) -> list[Row]:
+        """A signal's exception ends what takes long."""
+        if len(self.sessions) <= _SHORT and not any(session._queued for session in self.sessions):
+            rows = self._run()
+        else:
+            handles = [session._handle for session in self.sessions]
+            rows = interruptible(self._run, lambda wait: stop_all(handles, wait))
+        return rows
+
+    def _run(self) -> list[Row]:
+        use, pointers, places = object(), [], []
+        rows: list[Row] = [None] * len(self.sessions)
+        try:
+            for place, session in enumerate(self.sessions):
+                try:
+                    pointers.append(session._handle.enter(use))
+                    places.append(place)
+                except ClosedError as closed:
+                    rows[place] = closed
+            if pointers or not rows:
+                self._call(pointers, places, rows)
+        finally:
+            for session in self.sessions:
+                session._handle.leave(use)
+        return rows
+
+    def _call(self, pointers: list[Any], places: list[int], rows: list[Row]) -> None:
+        tokens, statuses = (array.array("i", bytes(4 * len(places) + 4)) for _ in range(2))
+        text = bytearray(1024)
+        if self.logits is None:
+            n_text = _flat.kvc_batch_step(tuple(pointers), self.params, tokens, statuses, text)
+        else:
+            room = None if len(places) == len(rows) else self._room()
+            n_text = _flat.kvc_batch_logits(tuple(pointers), self.params, self.logits, tokens, statuses, text)
+            if room is not None:
+                _spread(room, self._row_bytes(), places)
+        last = max((i for i in range(len(places)) if statuses[i] != 0), default=-1)
+        for i, place in enumerate(places):
+            # The library has a text for the last that failed.
+            own = text[:n_text].decode("utf-8", "replace") if i == last else ""
+            rows[place] = self._row(self.sessions[place], tokens[i], statuses[i], own)
+
+    def _row(self, session: Session, token: int, status: int, text: str) -> Row:
+        if status == Status.CANCELLED and session._handle.closing:
+            return session._handle.closed_meanwhile()
+        if status != 0:
+            return make_error(status, text or _flat.kvc_flat_row_error(status))
+        session._queued = token == READING
+        return None if token == _flat.KVC_TOKEN_NONE else token
+
+    def _row_bytes(self) -> int:
+        return 4 * self.sessions[0].model._info.vocab_size
+
+    def _room(self) -> memoryview:
+        room, wanted = memoryview(self.logits).cast("B"), len(self.sessions) * self._row_bytes()
+        if len(room) < wanted:
+            raise make_error(Status.BUFFER_TOO_SMALL, f"logits: {wanted // 4} numbers, room for {len(room) // 4}")
+        return room
+
+
+def _spread(room: memoryview, size: int, places: list[int]) -> None:
+    """Moves rows that lie one behind the other to their places."""
+    for i, place in reversed(list(enumerate(places))):
+        if i != place:
+            room[place * size:(place + 1) * size] = room[i * size:(i + 1) * size]
+
+
+def batch_step(sessions: Sequence[Session], *, prompt_tokens: int = 0) -> list[Row]:
     """A step of each session, all of one model, in one pass over its weights. For each: its token, None when its
-    answer is complete, READING while its queued prompt is read, or the Error of one that cannot go on, which does not
-    stop the others. prompt_tokens: of queued prompts read before the step, 0 = 256."""
-    made = _together(sessions, prompt_tokens, _flat.kvc_batch_step)
-    return [None if token == _flat.KVC_TOKEN_NONE else token for token in made]
+    answer is complete, READING while its queued prompt is read, or the error of one that cannot go on, which does not
+    stop the others: an Error, or ClosedError where it was closed, before or meanwhile. prompt_tokens: of queued
+    prompts read before the step, 0 = 256."""
+    return _Batch(sessions, prompt_tokens).rows()
 
 
-def batch_logits(sessions: Sequence[Session], logits: Any, *, prompt_tokens: int = 0) -> list[int | None | Exception]:
+def batch_logits(sessions: Sequence[Session], logits: Any, *, prompt_tokens: int = 0) -> list[Row]:
     """The same for samplers of your own: fills logits, float32 [sessions, vocab_size], to choose from and accept. For
-    each session: None, READING (its row is not written), or its Error."""
-    made = _together(sessions, prompt_tokens, lambda natives, params, tokens, statuses: _flat.kvc_batch_logits(
-        natives, params, logits, tokens, statuses))
-    return [None if token == _flat.KVC_TOKEN_NONE else token for token in made]
+    each session: None, READING, or its error; only where it is None its row holds logits."""
+    if logits is None:
+        raise TypeError("logits: a buffer of float32 is expected, not None")
+    return _Batch(sessions, prompt_tokens, logits).rows()

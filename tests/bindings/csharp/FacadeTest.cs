@@ -30,6 +30,7 @@ static class FacadeTest {
     Checks.Test("conversation", Conversation);
     Checks.Test("branches", Branches);
     Checks.Test("batch", Batches);
+    Checks.Test("texts of a batch", TextsOfABatch);
     Checks.Test("log", Log);
     policy.Dispose();
     model.Dispose();
@@ -57,6 +58,9 @@ static class FacadeTest {
     Checks.Equal(tokens.Length + 1, model.Tokenize(text, TokenizeFlags.AddBos).Length);
     Checks.Equal(0, model.Tokenize("").Length);
     Checks.Equal("", model.Detokenize());
+    int part = model.Tokenize("\ud83d\udc19")[0];  // of a character
+    Checks.Equal("F0", BitConverter.ToString(model.DetokenizeBytes(part)));
+    Checks.Equal(text, System.Text.Encoding.UTF8.GetString(model.DetokenizeBytes(tokens)));
     string longText = string.Concat(Enumerable.Repeat("word ", 5000));
     Checks.Equal(longText, model.Detokenize(model.Tokenize(longText)));
   }
@@ -366,6 +370,27 @@ static class FacadeTest {
       Checks.Failing(Status.BufferTooSmall, () => Batch.Logits(new[] { one, two }, new float[2048]));
       Checks.Failing(Status.Busy, () => Batch.Step(new[] { one, one }));
       Checks.Failing(Status.Invalid, () => Batch.Step(new Session[0]));
+    }
+  }
+
+  // The last that failed has the library's text, the others a sentence.
+  private static void TextsOfABatch() {
+    int[] tokens = model.Prompt(Checks.Story);
+    SessionParams brief = new SessionParams { MaxTokens = tokens.Length };
+    using (Session first = model.NewSession(null, brief))
+    using (Session last = model.NewSession(null, brief))
+    using (Session good = Checks.StoryOf(model))
+    using (Session fresh = model.NewSession()) {
+      foreach (Session full in new[] { first, last }) {
+        full.Prefill(tokens);
+        full.Step();
+      }
+      Batch step = Batch.Step(new[] { first, good, fresh, last });
+      Checks.Equal("ContextFull Ok Invalid ContextFull", string.Join(" ", step.Statuses));
+      Checks.Equal("the session holds max_tokens tokens", step.Messages[0]);
+      Checks.Equal(null, step.Messages[1]);
+      Checks.Check(step.Messages[2].Contains("no prompt"), step.Messages[2]);
+      Checks.Equal("the session holds max_tokens=" + tokens.Length + " tokens", step.Messages[3]);
     }
   }
 

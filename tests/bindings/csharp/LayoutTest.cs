@@ -19,6 +19,9 @@ static class LayoutTest {
     "kvc_model_params.reserved", "kvc_sampling.reserved"
   };
 
+  /// Behind what kvc.h has they fill the text of an error, with its room and its bytes: bindings/kvc.i.
+  private static readonly HashSet<string> WithText = new HashSet<string> { "kvc_batch_step", "kvc_batch_logits" };
+
   private const BindingFlags Any = BindingFlags.Static | BindingFlags.Instance | BindingFlags.Public
       | BindingFlags.NonPublic | BindingFlags.DeclaredOnly;
   private static readonly Type Native = typeof(Model).Assembly.GetType("Kvc.FlatPINVOKE", true);
@@ -51,22 +54,22 @@ static class LayoutTest {
     DllImportAttribute import = method.GetCustomAttributes(false).OfType<DllImportAttribute>().Single();
     string entry = import.EntryPoint;
     Checks.Equal("kvc_csharp CSharp_Kvc_" + method.Name, import.Value + " " + entry);
-    Signature(Rows("entry").Single(row => row[1] == entry), method, null);
+    Signature(Rows("entry").Single(row => row[1] == entry), method, null, 0);
     compared.Add(entry);
     string[] function = Rows("function").SingleOrDefault(row => row[1] == method.Name);
     if (function != null) {
-      Signature(function, method, Flat.GetMethod(method.Name, Any));
+      Signature(function, method, Flat.GetMethod(method.Name, Any), WithText.Contains(method.Name) ? 3 : 0);
       compared.Add(method.Name);
     }
   }
 
-  private static void Signature(string[] row, MethodInfo method, MethodInfo flat) {
+  private static void Signature(string[] row, MethodInfo method, MethodInfo flat, int more) {
     ParameterInfo[] parameters = method.GetParameters();
-    Checks.Equal(row.Length - 3, parameters.Length);
+    Checks.Equal(row.Length - 3, parameters.Length - more);
     // A status comes as a record of the error: bindings/error_record.h.
     string returned = row[2] == "status" ? "*kvc_error_record" : row[2];
     Checks.Check(Fits(returned, method.ReturnParameter, null), row[1] + " returns " + row[2]);
-    for (int i = 0; i < parameters.Length; ++i) {
+    for (int i = 0; i < parameters.Length - more; ++i) {
       ParameterInfo typed = flat == null ? null : flat.GetParameters()[i];
       Checks.Check(Fits(row[i + 3], parameters[i], typed), row[1] + ", parameter " + i + ": " + parameters[i]);
     }

@@ -42,6 +42,7 @@ static class MisuseTest {
     using (Loader loader = new Loader()) {
       AllThrow<ArgumentNullException>(() => Model.Open(null), () => new Policy(null),
           () => model.Tokenize((string)null), () => model.Tokenize((byte[])null), () => model.Detokenize(null),
+          () => model.DetokenizeBytes(null),
           () => model.Restore((string)null),
           () => model.Restore((byte[])null), () => policy.SetHeadScores(null), () => policy.SetTable(null),
           () => loader.Open(null), () => session.Prefill(null), () => session.Append(null), () => session.Enqueue(null),

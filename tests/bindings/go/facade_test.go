@@ -2,6 +2,7 @@ package tests
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -136,6 +137,38 @@ func TestModel(t *testing.T) {
 	if back != "naïve 🐙" {
 		t.Error(back)
 	}
+	bytes := ""
+	for _, id := range ids {
+		part, err := model.Detokenize([]int32{id})
+		must(t, err)
+		bytes += part // whole characters or not
+	}
+	if bytes != back {
+		t.Errorf("%q", bytes)
+	}
+}
+
+// One model was trained with BOS at the beginning, the other without; both have it.
+func TestPrompt(t *testing.T) {
+	begun, err := model.Prompt(story)
+	must(t, err)
+	if !reflect.DeepEqual(begun, tokens(t, story)) {
+		t.Error(begun)
+	}
+	other, err := kvc.OpenModel(os.Getenv("KVC_NO_BOS"), nil)
+	must(t, err)
+	for i := 0; i < 2; i++ {
+		begun, err = other.Prompt(story)
+		must(t, err)
+		bare, err := other.Tokenize(story, 0)
+		must(t, err)
+		if !reflect.DeepEqual(begun, bare) {
+			t.Error(begun, bare)
+		}
+	}
+	must(t, other.Close())
+	_, err = other.Prompt(story)
+	wants(t, kvc.ErrClosed, err)
 }
 
 func TestWaysToOpen(t *testing.T) {
@@ -316,6 +349,14 @@ func TestSampling(t *testing.T) {
 	if !reflect.DeepEqual(runs[0], runs[1]) {
 		t.Error(runs)
 	}
+	made := session(t, nil, &kvc.SessionOptions{Temperature: 1, TopK: 50, TopP: 0.9, MinP: 0.01, RepeatPenalty: 1.2,
+		Seed: 7})
+	must(t, made.Prefill(ctx, tokens(t, story)))
+	if got := answer(t, made, 8); !reflect.DeepEqual(got, runs[0]) {
+		t.Error(got, runs[0])
+	}
+	_, err = model.NewSession(nil, &kvc.SessionOptions{MinP: 2})
+	wants(t, kvc.ErrInvalid, err)
 	must(t, s.SetSampling(nil))
 	wants(t, kvc.ErrInvalid, s.SetSampling(&kvc.Sampling{TopP: 2}))
 }
@@ -412,11 +453,65 @@ func TestBatch(t *testing.T) {
 	if logits[0] == 0 && logits[1] == 0 || ids[0] != kvc.TokenNone {
 		t.Error(logits[:2], ids)
 	}
-	wants(t, kvc.ErrBusy, kvc.BatchStep([]*kvc.Session{one, one}, nil, ids, errs))
+	err := kvc.BatchStep([]*kvc.Session{two, one, one}, nil, make([]int32, 3), nil)
+	wants(t, kvc.ErrBusy, err)
+	if !strings.Contains(err.Error(), "sessions 1 and 2 of the batch are the same") {
+		t.Error(err)
+	}
 	wants(t, kvc.ErrInvalid, kvc.BatchStep(sessions, nil, ids[:2], nil))
 	wants(t, kvc.ErrInvalid, kvc.BatchStep(nil, nil, nil, nil))
-	wants(t, kvc.ErrClosed, kvc.BatchStep([]*kvc.Session{one, nil}, nil, ids, nil))
 	answer(t, one, 1) // nothing of what failed holds it
+}
+
+// A closed one has its error, and the others go on, their logits where they belong.
+func TestClosedInABatch(t *testing.T) {
+	closed, one, two := reading(t), reading(t), reading(t)
+	wanted := answer(t, reading(t), 3)
+	must(t, closed.Close())
+	ids, errs := make([]int32, 3), make([]error, 3)
+	for i, sessions := range [][]*kvc.Session{{closed, one, two}, {nil, one, two}} {
+		must(t, kvc.BatchStep(sessions, nil, ids, errs))
+		wants(t, kvc.ErrClosed, errs[0])
+		if ids[0] != kvc.TokenNone || ids[1] != wanted[i] || ids[2] != wanted[i] || errs[1] != nil || errs[2] != nil {
+			t.Error(ids, errs, wanted)
+		}
+	}
+	must(t, kvc.BatchStep([]*kvc.Session{closed, one}, nil, ids, nil))
+	must(t, kvc.BatchStep([]*kvc.Session{closed, nil}, nil, ids, errs))
+	wants(t, kvc.ErrClosed, errs[1])
+	other := reading(t)
+	logits := make([]float32, 3*2048)
+	must(t, kvc.BatchLogits([]*kvc.Session{one, closed, other}, nil, logits, ids, errs))
+	wants(t, kvc.ErrClosed, errs[1])
+	for row, s := range map[int]*kvc.Session{0: one, 2: other} {
+		alone, err := s.Logits(ctx, make([]float32, 2048))
+		must(t, err)
+		if errs[row] != nil || !reflect.DeepEqual(alone, logits[row*2048:(row+1)*2048]) {
+			t.Error("other logits in row", row, errs[row])
+		}
+	}
+	wants(t, kvc.ErrBufferTooSmall, kvc.BatchLogits([]*kvc.Session{closed, one}, nil, logits[:2048], ids, nil))
+	answer(t, one, 1) // nothing of what failed holds it
+}
+
+// The last that failed has the library's text, the others a sentence.
+func TestTextsOfABatch(t *testing.T) {
+	n := int32(len(tokens(t, story)))
+	var full []*kvc.Session
+	for i := 0; i < 2; i++ {
+		s := session(t, nil, &kvc.SessionOptions{MaxTokens: n})
+		must(t, s.Prefill(ctx, tokens(t, story)))
+		answer(t, s, 1)
+		full = append(full, s)
+	}
+	errs := make([]error, 3)
+	must(t, kvc.BatchStep([]*kvc.Session{full[0], reading(t), full[1]}, nil, make([]int32, 3), errs))
+	for i, text := range map[int]string{0: "kvc: the session holds max_tokens tokens (CONTEXT_FULL)",
+		2: fmt.Sprintf("kvc: the session holds max_tokens=%d tokens (CONTEXT_FULL)", n)} {
+		if errs[i] == nil || errs[i].Error() != text {
+			t.Error(i, errs[i])
+		}
+	}
 }
 
 func TestLog(t *testing.T) {

@@ -46,6 +46,7 @@ public final class FacadeTest {
     Checks.test("conversation", FacadeTest::conversation);
     Checks.test("branches", FacadeTest::branches);
     Checks.test("batch", FacadeTest::batch);
+    Checks.test("texts of a batch", FacadeTest::textsOfABatch);
     Checks.test("log", FacadeTest::log);
     policy.close();
     model.close();
@@ -82,6 +83,9 @@ public final class FacadeTest {
     Checks.equal(tokens.length + 1, model.tokenize(text, Model.ADD_BOS).length);
     Checks.equal(0, model.tokenize("", 0).length);
     Checks.equal("", model.detokenize());
+    byte[] part = model.detokenizeBytes(model.tokenize("🐙", 0)[0]);  // of a character
+    Checks.equal("[" + (byte) 0xf0 + "]", Arrays.toString(part));
+    Checks.equal(text, new String(model.detokenizeBytes(tokens), java.nio.charset.StandardCharsets.UTF_8));
     StringBuilder longText = new StringBuilder();
     for (int i = 0; i < 5000; ++i) longText.append("word ");
     Checks.equal(longText.toString(), model.detokenize(model.tokenize(longText.toString(), 0)));
@@ -374,6 +378,25 @@ public final class FacadeTest {
       Checks.failing(Status.BUFFER_TOO_SMALL, () -> Batch.logits(asList(one, two), 0, new float[2048]));
       Checks.failing(Status.BUSY, () -> Batch.step(asList(one, one)));
       Checks.failing(Status.INVALID, () -> Batch.step(emptyList()));
+    }
+  }
+
+  /** The last that failed has the library's text, the others a sentence. */
+  private static void textsOfABatch() {
+    int[] tokens = model.prompt(Checks.STORY);
+    SessionParams brief = new SessionParams().maxTokens(tokens.length);
+    try (Session first = model.newSession(null, brief); Session last = model.newSession(null, brief);
+         Session good = story(); Session fresh = model.newSession()) {
+      for (Session full : asList(first, last)) {
+        full.prefill(tokens);
+        full.step();
+      }
+      Batch step = Batch.step(asList(first, good, fresh, last));
+      Checks.equal(asList(Status.CONTEXT_FULL, Status.OK, Status.INVALID, Status.CONTEXT_FULL), asList(step.statuses));
+      Checks.equal("the session holds max_tokens tokens", step.messages[0]);
+      Checks.equal(null, step.messages[1]);
+      Checks.check(step.messages[2].contains("no prompt"), step.messages[2]);
+      Checks.equal("the session holds max_tokens=" + tokens.length + " tokens", step.messages[3]);
     }
   }
 

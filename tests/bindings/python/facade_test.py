@@ -23,8 +23,14 @@ class Library(unittest.TestCase):
         self.assertGreater(kvc.measure_device(0), 1e6)
         for name in kvc.methods():
             self.assertEqual(kvc.describe_method(name)["name"], name)
-        with self.assertRaises(kvc.InvalidError):
+        with self.assertRaisesRegex(kvc.NotFoundError, "'nothing'; there are .*snapkv"):
             kvc.describe_method("nothing")
+
+    def test_names(self):
+        names = {}
+        exec("from kvc import *", names)  # pylint: disable=exec-used
+        self.assertIn("kept", names)
+        self.assertNotIn("eval", names)  # Python's stays
 
     def test_constants(self):
         for status in kvc.Status:
@@ -62,6 +68,22 @@ class Models(Case):
                 self.assertEqual(self.model.detokenize(tokens.astype(other)), text)
             self.assertEqual(self.model.detokenize(numpy.repeat(tokens, 2)[::2]), text)  # no array without gaps
         self.assertEqual(list(self.model.tokenize(text.encode(), bos=True)), list(tokens))
+        self.assertEqual(self.model.detokenize(iter(ids)), text)
+        part = self.model.tokenize("🐙")[:1]  # bytes that are no character
+        self.assertEqual(self.model.detokenize_bytes(part), "🐙".encode()[:1])
+        self.assertEqual(b"".join(self.model.detokenize_bytes([token]) for token in tokens), text.encode())
+
+    def test_flags_of_every_truth(self):
+        for truth in (True, 1, 2, 4, "yes", *((numpy.bool_(True), numpy.int64(4)) if numpy else ())):
+            for flag in ("bos", "special", "goes_on"):
+                self.assertEqual(list(self.model.tokenize("a", **{flag: truth})),
+                                 list(self.model.tokenize("a", **{flag: True})))
+            with self.model.session() as session:
+                for role in ("user", "assistant"):
+                    session.set_turn_marks(role, "<", ">")
+                session.say("a", answer=truth)
+                self.assertEqual(session.stats.prompt_progress, 1)  # nothing is queued
+                self.assertEqual(session.stats.n_tokens, len(self.model.prompt("<a>")) + len(self.model.tokenize("<")))
 
     def test_ways_to_open(self):
         with open(STORIES, "rb") as file:
@@ -170,6 +192,46 @@ class Sessions(Case):
                 answers.append(self.steps(session, 4))
         self.assertEqual(answers, [answers[0]] * len(kinds))
 
+    @unittest.skipIf(numpy is None, "of numpy")
+    def test_numbers_of_numpy(self):
+        """One for all that is a number, of every kind, and arrays of no dimension."""
+        wanted = self.reading()
+        for kind in (numpy.int32, numpy.int64, numpy.uint16, lambda n: numpy.array(n, numpy.int32)):
+            with self.model.session("snapkv:budget=20,window=4", max_tokens=kind(60), seed=kind(7), top_k=kind(5),
+                                    temperature=numpy.float32(0.5), top_p=numpy.array(0.5)) as session:
+                session.prefill(self.model.prompt(STORY))
+                self.assertGreater(session.trim(kind(12)), 0)
+                self.assertEqual(len(session.kept(kind(5), kind(3))), 12)
+                self.assertEqual(len(list(session.generate(" And", kind(2)))), 2)
+                with self.assertRaises(kvc.ContextFullError):
+                    list(session.generate(None, kind(60)))
+            plan = self.model.plan("snapkv:budget=20,window=4", kind(30))
+            self.assertEqual(plan.n_prompt, 30)
+            session = self.reading()
+            session.set_sampling(temperature=numpy.float32(0), repeat_window=kind(3))
+            session.accept(kind(int(wanted.logits().argmax())))
+            for token in self.model.tokenize(" And", goes_on=True):
+                session.accept(token)
+            session.rewind(kind(1))
+            session.accept(kind(7))
+            session.set_logit_bias({kind(3): numpy.float32(1)} if kind(3).__hash__ else {})
+            session.accept(session.logits().argmax())
+            self.assertEqual(len(kvc.batch_step([session], prompt_tokens=kind(3))), 1)
+
+    def test_words_of_a_mask(self):
+        session, wanted = self.reading(), self.model.info.vocab_size - 1
+        words = [0] * 63 + [1 << 31]
+        kinds = [words, array.array("I", words), [0] * 63 + [-1 << 31]]
+        if numpy:
+            kinds += [numpy.array(words, numpy.uint32), numpy.array(words, numpy.uint32).view(numpy.int32),
+                      numpy.array(words, numpy.int64)]
+        for mask in kinds:
+            session.set_token_mask(mask)
+            self.assertEqual(session.step(), wanted)
+        for mask in ([0] * 63 + [1 << 32], [0] * 63 + [-(1 << 31) - 1]):
+            with self.assertRaises(OverflowError):
+                session.set_token_mask(mask)
+
     def test_logits_in_place(self):
         session = self.reading()
         logits = session.logits()
@@ -214,6 +276,15 @@ class Sessions(Case):
         self.assertEqual(*runs)
         with self.assertRaises(kvc.InvalidError):
             session.set_sampling(top_p=2)
+        more = dict(min_p=0.02, repeat_penalty=2, repeat_window=9)
+        with self.model.session(temperature=1, top_k=50, top_p=0.9, seed=7, **more) as made:
+            session.reset()
+            session.set_sampling(temperature=1, top_k=50, top_p=0.9, seed=7, **more)
+            for each in (made, session):
+                each.prefill(self.model.prompt(STORY))
+            self.assertEqual(self.steps(made, 16), self.steps(session, 16))
+        with self.assertRaises(kvc.InvalidError):
+            self.model.session(min_p=2)
 
     def test_conversation(self):
         with self.model.session("snapkv:budget=64,window=8", on_full="slide") as session:
@@ -281,6 +352,30 @@ class Sessions(Case):
         self.assertEqual(plain.stats.n_prompt, queued.stats.n_prompt)
         self.assertEqual(list(plain.logits()), list(queued.logits()))
 
+    def test_what_reset_leaves(self):
+        session, ids = self.model.session("snapkv:budget=64,window=8"), self.model.prompt(STORY * 9)
+        session.prefill(ids)
+        session.trim(20)
+        session.set_logit_bias({5: 1000.0})
+        for role in ("user", "assistant"):
+            session.set_turn_marks(role, "<", ">")
+        for token in (5, 2016):
+            session.reset()
+            session.prefill(ids)
+            self.assertEqual((len(session.kept(0, 0)), session.step()), (20, token))
+            session.set_token_mask([0] * 63 + [1])
+        session.reset()
+        session.say("a")  # with its marks
+        self.assertEqual(session.stats.n_tokens, len(self.model.prompt("<a>")) + len(self.model.tokenize("<")))
+
+    def test_kept_of_dropped_tokens(self):
+        with self.model.session("snapkv:budget=64,reducer=rest") as session:
+            ids = self.model.prompt(STORY * 9)
+            session.prefill(ids)
+            first, *others = session.kept(0, 0)
+            self.assertEqual(first, len(others) - len(ids))  # minus those that it stands for
+            self.assertTrue(all(0 <= position < len(ids) for position in others))
+
     def test_without_its_model(self):
         with kvc.Model(RECALL) as model:
             session = model.session()
@@ -307,10 +402,48 @@ class Sessions(Case):
             kvc.batch_logits([one, two], array.array("f", bytes(8)))
         with self.assertRaises(kvc.InvalidError):
             kvc.batch_step([])
-        three.close()
-        with self.assertRaises(kvc.ClosedError):
-            kvc.batch_step([one, three])
         self.assertIsInstance(one.step(), int)
+
+    def test_closed_in_a_batch(self):
+        """It has its error, and the others go on, their logits where they belong."""
+        closed, one, two = self.reading(), self.reading(), self.reading(max_tokens=len(self.model.prompt(STORY)))
+        wanted = self.steps(self.reading(), 2)
+        two.step()
+        closed.close()
+        for sessions in ([closed, one, two], [one, closed, two]):
+            first, second, last = kvc.batch_step(sessions)
+            if sessions[0] is one:
+                first, second = second, first
+            self.assertIsInstance(first, kvc.ClosedError)
+            self.assertEqual(str(first), "the session is closed")
+            self.assertEqual(second, wanted.pop(0))
+            self.assertIsInstance(last, kvc.ContextFullError)
+        self.assertEqual([str(error) for error in kvc.batch_step([closed, closed])], ["the session is closed"] * 2)
+        logits = numpy.zeros((3, 2048), numpy.float32) if numpy else array.array("f", bytes(4 * 3 * 2048))
+        other = self.reading()
+        got = kvc.batch_logits([one, closed, other], logits)
+        self.assertEqual(got[::2], [None, None])
+        self.assertIsInstance(got[1], kvc.ClosedError)
+        rows = logits if numpy else [logits[i * 2048:(i + 1) * 2048] for i in range(3)]
+        self.assertEqual(list(rows[0]), list(one.logits()))
+        self.assertEqual(list(rows[2]), list(other.logits()))
+        with self.assertRaises(kvc.BufferTooSmallError):
+            kvc.batch_logits([one, closed, other], array.array("f", bytes(4 * 2 * 2048)))
+
+    def test_texts_of_a_batch(self):
+        """The last that failed has the library's text, the others a sentence; none has only a name."""
+        ids = self.model.prompt(STORY)
+        full = [self.reading(max_tokens=len(ids)) for _ in range(3)]
+        for session in full:
+            session.step()
+        empty, cancelled = self.model.session(), self.reading()
+        cancelled.cancel()
+        first, _, new, asked, last = kvc.batch_step([*full[:2], empty, cancelled, full[2]])
+        self.assertEqual(first.message, "the session holds max_tokens tokens")
+        self.assertEqual(last.message, f"the session holds max_tokens={len(ids)} tokens")
+        self.assertIn("no prompt", new.message)
+        self.assertIn("cancelled", asked.message)
+        self.assertEqual(str(first), "the session holds max_tokens tokens (CONTEXT_FULL)")
 
     def test_the_interpreter_goes_on(self):
         """Other threads run while the library works."""
@@ -329,7 +462,6 @@ class Sessions(Case):
         self.assertGreater(counted[0] - before, 1000)
         done.set()
         counter.join()
-
 
 
 if __name__ == "__main__":

@@ -40,6 +40,10 @@ class Misuse(Case):
             model.session, lambda: model.plan(None, 3), lambda: model.restore("x"), model.head_scores,
             policy.describe, lambda: policy.set_table([1]), lambda: self.model.session(policy),
             lambda: loader.open(STORIES), lambda: loader.progress, loader.cancel, loader.clear_cancel)
+        for name, call in (("session", session.step), ("model", model.describe), ("model", lambda: model.info),
+                           ("policy", lambda: self.model.session(policy)), ("loader", loader.cancel)):
+            with self.assertRaisesRegex(kvc.ClosedError, f"the {name} is closed"):
+                call()
         self.assertTrue(issubclass(kvc.ClosedError, ValueError))
         self.assertIn("closed", repr(policy))
 
@@ -61,9 +65,25 @@ class Misuse(Case):
                      lambda: self.model.plan(None, 0), lambda: self.model.session(on_full="x")):
             with self.assertRaises(kvc.InvalidError):
                 call()
-        for call in (lambda: session.prefill([2**31]), lambda: session.accept(2**40), lambda: session.trim(2**31)):
-            with self.assertRaises(OverflowError):
+        for name, call in (("", lambda: session.prefill([2**31])), ("token: ", lambda: session.accept(2**40)),
+                           ("budget: ", lambda: session.trim(2**31)), ("token: ", lambda: session.accept(-2**80)),
+                           ("seed: ", lambda: self.model.session(seed=2**63)),
+                           ("temperature: ", lambda: self.model.session(temperature=1e39))):
+            with self.assertRaisesRegex(OverflowError, f"^{name}a number does not fit"):
                 call()
+        for text, call in (("token: an integer is expected, not float", lambda: session.accept(1.0)),
+                           ("max_tokens: an integer is expected, not float", lambda: self.model.session(max_tokens=5.)),
+                           ("top_p: a number is expected, not str", lambda: self.model.session(top_p="1"))):
+            with self.assertRaisesRegex(TypeError, text):
+                call()
+        numpy = _native.numpy
+        for kind in (numpy.int32, numpy.int64) if numpy else ():
+            for rows in (numpy.zeros((1, 3), kind), numpy.zeros((3, 2), kind)[:, :1]):
+                for call in (session.prefill, session.append, session.step_draft, session.set_token_mask):
+                    with self.assertRaisesRegex(TypeError, "a row of numbers is expected, not an array of 2"):
+                        call(rows)
+            with self.assertRaises(TypeError):
+                session.accept(numpy.zeros(2, kind))
         self.assertIsInstance(session.step(), int)
 
     def test_bad_text(self):
@@ -183,6 +203,37 @@ class Misuse(Case):
         for call in (session.step, session.logits, lambda: session.step_draft([1]), lambda: session.accept(1)):
             session.enqueue(ids)  # which the call that needs it reads
             self.interrupted(call)
+
+    def test_keyboard_interrupt_of_a_batch(self):
+        ids = self.model.prompt(STORY * 3000)
+        sessions = [self.model.session(on_full="evict") for _ in range(3)]
+        out = array.array("f", bytes(4 * 3 * 2048))
+        for session in sessions:
+            session.prefill(ids[:9])
+        for call in (lambda: kvc.batch_step(sessions, prompt_tokens=10**6),
+                     lambda: kvc.batch_logits(sessions, out, prompt_tokens=10**6)):
+            for session in sessions:
+                session.enqueue(ids)
+            self.interrupted(call)
+            for session in sessions:  # as before, and the next call is not meant
+                self.assertEqual((session.stats.n_tokens, session.stats.prompt_progress), (9, 1))
+        self.assertTrue(all(isinstance(token, int) for token in kvc.batch_step(sessions)))
+        many = [sessions[0].fork() for _ in range(20)]  # takes longer than a step, also without a prompt
+        self.assertEqual(len(kvc.batch_step(many)), 20)
+
+    def test_closed_during_a_batch(self):
+        ids = self.model.prompt(STORY * 40)
+        one, two = (self.model.session(on_full="evict") for _ in range(2))
+        one.enqueue(ids)
+        two.prefill(ids[:9])
+        closing = threading.Thread(target=lambda: (time.sleep(0.05), one.close()))
+        closing.start()
+        failed, token = kvc.batch_step([one, two], prompt_tokens=10**6)
+        closing.join()
+        self.assertIsInstance(failed, kvc.ClosedError)
+        self.assertEqual(str(failed), "the session was closed during the call")
+        self.assertIsInstance(token, int)
+        self.assertIsNone(one._handle.pointer)
 
     def test_keyboard_interrupt_while_the_thread_of_a_call_starts(self):
         session = self.model.session(on_full="evict")

@@ -146,6 +146,12 @@ class Research(unittest.TestCase):
                                                                           "answer": " 417."}]}
         (result,) = kvc.eval(RECALL, [task], ["full"])
         self.assertEqual((result.n, result.accuracy, result.kl), (1, 1.0, 0.0))
+        with kvc.Policy("full") as policy:
+            for one in ("full", policy, None, [None]):  # a policy alone, and none
+                self.assertEqual(kvc.eval(RECALL, [task], one), [result])
+        for nothing in ({"context": "a"}, {"context": "a", "questions": []}):
+            with self.assertRaisesRegex(ValueError, "task 2: expected a list of questions"):
+                kvc.eval(RECALL, [task, nothing], "full")
 
 
 if __name__ == "__main__":

@@ -14,9 +14,20 @@ with kvc.Model("a.kvc") as model, model.session("full") as session:
     reveal_type(session.step())
     reveal_type(session.fork())
     session.generate(max_tokens="8")
+    session.fork().generate(3)
+    session.prefill("text")
+    session.say("text", "nobody")
+    model.session(on_full="none")
+    for row in kvc.batch_step([session]):
+        reveal_type(row)
+    session.read([1, 2])
+    session.prefill(model.tokenize("text"))
+    kvc.eval(model, "tasks.jsonl", "full")
 """
 WANTED = ('Revealed type is "str"', 'Revealed type is "int | None"', 'Revealed type is "kvc._session.Session"',
-          'Argument "max_tokens" to "generate"')
+          'Argument "max_tokens" to "generate"', 'Argument 1 to "generate"', 'Argument 1 to "prefill"',
+          'Argument 2 to "say"', 'Argument "on_full" to "session"',
+          "kvc._native.Error", "kvc._native.ClosedError")  # of a batch
 
 
 def main():
@@ -40,7 +51,7 @@ def main():
                               env=dict(os.environ, MYPYPATH=os.path.dirname(package)))
         print(done.stdout, done.stderr)
         shown = done.stdout.replace("builtins.", "").replace("Union[int, None]", "int | None")  # as versions write it
-        if any(wanted not in shown for wanted in WANTED) or "1 error" not in shown:
+        if any(wanted not in shown for wanted in WANTED) or "5 errors" not in shown:
             sys.exit("the types are not those that were wanted")
 
 

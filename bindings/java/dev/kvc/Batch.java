@@ -13,9 +13,19 @@ public final class Batch {
   /** Of each session: what its own step would have come to. */
   public final Status[] statuses;
 
-  private Batch(int[] tokens, int[] codes) {
-    this.tokens = tokens;
-    statuses = Arrays.stream(codes).mapToObj(Status::of).toArray(Status[]::new);
+  /** Of each session: why its own step would have failed, for people; null where it is {@link Status#OK}. */
+  public final String[] messages;
+
+  private final int[] codes;
+  /** What the library says of the last session that failed, in UTF-8, and how many bytes of it. */
+  private byte[] text = new byte[1024];
+  private final int[] nText = new int[1];
+
+  private Batch(int sessions) {
+    tokens = new int[sessions];
+    codes = new int[sessions];
+    statuses = new Status[sessions];
+    messages = new String[sessions];
   }
 
   /**
@@ -24,6 +34,8 @@ public final class Batch {
    * @param sessions 1 to 256 of one model
    * @return what came of it for each
    * @throws KvcException where the batch cannot be; then no session has changed
+   * @throws IllegalStateException where one of them is closed; then no session has changed either. One that is closed
+   *     during the call has {@link Status#CANCELLED}, and does not stop the others
    */
   public static Batch step(List<Session> sessions) {
     return step(sessions, 0);
@@ -36,12 +48,14 @@ public final class Batch {
    * @param promptTokens of queued prompts to read before it, about so many; 0: 256
    * @return what came of it for each
    * @throws KvcException where the batch cannot be; then no session has changed
+   * @throws IllegalStateException where one of them is closed; then no session has changed either. One that is closed
+   *     during the call has {@link Status#CANCELLED}, and does not stop the others
    */
   public static Batch step(List<Session> sessions, int promptTokens) {
-    int[] tokens = new int[sessions.size()];
-    int[] codes = new int[sessions.size()];
-    run(sessions, promptTokens, (handles, raw) -> Flat.kvc_batch_step(handles, raw, tokens, codes));
-    return new Batch(tokens, codes);
+    Batch made = new Batch(sessions.size());
+    run(sessions, promptTokens, (handles, raw) ->
+        Flat.kvc_batch_step(handles, raw, made.tokens, made.codes, made.text, made.nText));
+    return made.read();
   }
 
   /**
@@ -51,14 +65,29 @@ public final class Batch {
    * @param promptTokens of queued prompts to read before, about so many; 0: 256
    * @param logits [sessions, vocabulary] or more, row by row; that of a session that is reading is not written
    * @return READING or NO_TOKEN for each, and the statuses
+   * @throws KvcException as {@link #step(List, int)}
+   * @throws IllegalStateException as {@link #step(List, int)}
    */
   public static Batch logits(List<Session> sessions, int promptTokens, float[] logits) {
-    int[] tokens = new int[sessions.size()];
-    int[] codes = new int[sessions.size()];
+    Batch made = new Batch(sessions.size());
     int status = run(sessions, promptTokens, (handles, raw) ->
-        Flat.kvc_batch_logits(handles, raw, logits, tokens, codes));
+        Flat.kvc_batch_logits(handles, raw, logits, made.tokens, made.codes, made.text, made.nText));
     if (status != Flat.KVC_OK) throw new KvcException(Status.of(status), "logits: room for a row of each is needed");
-    return new Batch(tokens, codes);
+    return made.read();
+  }
+
+  /** What the codes mean. */
+  private Batch read() {
+    boolean last = true;
+    for (int i = codes.length - 1; i >= 0; --i) {
+      statuses[i] = Status.of(codes[i]);
+      if (codes[i] == Flat.KVC_OK) continue;
+      byte[] known = last ? Arrays.copyOf(text, nText[0]) : Flat.kvc_flat_row_error(codes[i]);
+      messages[i] = Utf8.decode(known, known.length);
+      last = false;
+    }
+    text = null;
+    return this;
   }
 
   private interface Call {

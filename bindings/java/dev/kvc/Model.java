@@ -174,8 +174,25 @@ public final class Model implements AutoCloseable {
    * @return their text; bytes that are no UTF-8 come as U+FFFD
    */
   public String detokenize(int... tokens) {
+    byte[] bytes = detokenizeBytes(tokens);
+    return Utf8.decode(bytes, bytes.length);
+  }
+
+  /**
+   * Token ids to bytes, as the tokens have them: they need not be whole characters. For grammar engines, those of each
+   * token by itself.
+   *
+   * @param tokens the ids
+   * @return their bytes
+   */
+  public byte[] detokenizeBytes(int... tokens) {
     Objects.requireNonNull(tokens, "tokens");
-    return ref.get(h -> Utf8.read((text, n) -> Flat.kvc_detokenize(h, tokens, text, n)));
+    return ref.get(h -> {
+      byte[] bytes = new byte[8 * Math.min(tokens.length, 1 << 20) + 16];
+      int[] n = new int[1];
+      while (Flat.kvc_detokenize(h, tokens, bytes, n) != Flat.KVC_OK) bytes = new byte[n[0]];
+      return Arrays.copyOf(bytes, n[0]);
+    });
   }
 
   /**

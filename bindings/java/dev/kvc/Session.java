@@ -338,7 +338,8 @@ public final class Session implements AutoCloseable {
   }
 
   /**
-   * Positions that are still cached for one head, ascending.
+   * Positions that are still cached for one head, ascending. With reducer=rest the first may be -n: an entry that
+   * stands for n dropped tokens. A queued prompt is not read for it.
    *
    * @param layer from 0
    * @param kvHead from 0
@@ -355,12 +356,16 @@ public final class Session implements AutoCloseable {
     });
   }
 
-  /** Empties the cache; policy and seed stay. */
+  /**
+   * Empty again. Policy with trim's budget, sampling, seed, bias, mask and marks stay; mends {@link Status#DEVICE}.
+   */
   public void reset() {
     ref.run(Flat::kvc_session_reset);
   }
 
-  /** The call that runs, or else the next one that computes, throws {@link Status#CANCELLED}. From any thread. */
+  /**
+   * The call that runs, or else the next one that computes or queues, throws {@link Status#CANCELLED}. From any thread.
+   */
   public void cancel() {
     ref.run(Flat::kvc_session_cancel);
   }

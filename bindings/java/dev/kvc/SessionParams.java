@@ -28,7 +28,8 @@ public final class SessionParams {
   /**
    * Most tokens of prompt and answer together.
    *
-   * @param tokens how many; 0, the default: the trained context of the model
+   * @param tokens how many; 0, the default: the trained context of the model, or 2^26 where the policy drops at steps
+   *     and counts positions in slots (streaming)
    * @return this
    */
   public SessionParams maxTokens(int tokens) {
