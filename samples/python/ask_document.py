@@ -17,10 +17,12 @@ def main(path, policy, file, *questions):
         stats = document.stats
         print(f"{stats.n_prompt} tokens in {stats.cache_bytes >> 10} KiB instead of {stats.cache_bytes_full >> 10}")
         for question in questions:
-            # A fork shares the cache of the document, and what is asked of one the others do not see.
+            # A fork shares the cache of the document, and what is asked of one the others do not see. The question is
+            # appended: as the prompt of generate it would be compressed, and the document once more with it.
             with document.fork() as fork:
+                fork.append(model.tokenize(" " + question, goes_on=True))
                 print(question, end="")
-                for piece in fork.generate(" " + question, max_tokens=6):
+                for piece in fork.generate(max_tokens=6):
                     if "." in piece:
                         break
                     print(piece, end="", flush=True)

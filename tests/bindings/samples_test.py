@@ -22,6 +22,11 @@ The code of Zachary is 736
 The code of Nina is 417
 The code of Rosa is 115
 """
+# A question that is long beside the budget: were the cache compressed again for it, the answer would be 444.
+ASK_LONG_OUTPUT = """901 tokens in 146 KiB instead of 5508
+There was a silence. It looked like a long row of carriages, and the people went by without a word. The code of \
+Nadia is 553
+"""
 
 
 def compare(what, wanted, got):
@@ -93,10 +98,11 @@ def ask(command):
         document = os.path.join(folder, "Dokument-ä.txt")
         with open(document, "w", encoding="utf-8") as file:
             file.write(task["context"])
-        questions = [line.rsplit(" ", 1)[0] for line in ASK_OUTPUT.splitlines()[1:]]
-        done = subprocess.run([*command, RECALL, "cokv-document:budget=24", document, *questions],
-                              stdout=subprocess.PIPE, text=True, encoding="utf-8", check=True)
-    compare("ask_document", ASK_OUTPUT, done.stdout)
+        for policy, output in (("cokv-document:budget=24", ASK_OUTPUT), ("snapkv:budget=24,window=8", ASK_LONG_OUTPUT)):
+            questions = [line.rsplit(" ", 1)[0] for line in output.splitlines()[1:]]
+            done = subprocess.run([*command, RECALL, policy, document, *questions], stdout=subprocess.PIPE, text=True,
+                                  encoding="utf-8", check=True)
+            compare(f"ask_document {policy}", output, done.stdout)
 
 
 def main():

@@ -47,22 +47,30 @@ func ask(ctx context.Context, path, spec, file string, questions []string) error
 	}
 	fmt.Printf("%d tokens in %d KiB instead of %d\n", stats.PromptTokens, stats.CacheBytes>>10, stats.CacheBytesFull>>10)
 	for _, question := range questions {
-		if err := answer(ctx, document, question); err != nil {
+		if err := answer(ctx, model, document, question); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func answer(ctx context.Context, document *kvc.Session, question string) error {
-	// A fork shares the cache of the document, and what is asked of one the others do not see.
+func answer(ctx context.Context, model *kvc.Model, document *kvc.Session, question string) error {
+	// A fork shares the cache of the document, and what is asked of one the others do not see. The question is appended:
+	// as the prompt of Generate it would be compressed, and the document once more with it.
+	tokens, err := model.Tokenize(" "+question, kvc.Continue)
+	if err != nil {
+		return err
+	}
 	fork, err := document.Fork()
 	if err != nil {
 		return err
 	}
 	defer fork.Close()
+	if err := fork.Append(ctx, tokens); err != nil {
+		return err
+	}
 	fmt.Print(question)
-	stream := fork.Generate(ctx, " "+question, 6)
+	stream := fork.Generate(ctx, "", 6)
 	for stream.Next() && !strings.Contains(stream.Text(), ".") {
 		fmt.Print(stream.Text())
 	}

@@ -52,9 +52,8 @@ public final class MisuseTest {
     try (Session session = story(); Policy policy = Policy.of("snapkv:budget=64"); Loader loader = new Loader()) {
       allNull(() -> Model.open((String) null), () -> Model.open((ByteBuffer) null, null), () -> Policy.of(null),
           () -> model.tokenize((String) null, 0), () -> model.tokenize((byte[]) null, 0),
-          () -> model.detokenize((int[]) null),
-          () -> model.detokenizeBytes((int[]) null), () -> model.restore((String) null), () -> model.restore((byte[]) null),
-          () -> policy.setHeadScores(null), () -> policy.setTable(null), () -> loader.open(null, null),
+          () -> model.detokenize((int[]) null), () -> model.detokenizeBytes((int[]) null),
+          () -> model.restore((String) null), () -> model.restore((byte[]) null), () -> policy.setHeadScores(null), () -> policy.setTable(null), () -> loader.open(null, null),
           () -> session.prefill((int[]) null), () -> session.append((int[]) null), () -> session.enqueue(null, true),
           () -> session.say(null, "", 0), () -> session.say(Session.Role.USER, null, 0), () -> session.save(null),
           () -> session.setLogitBias(null, new float[0]), () -> session.setLogitBias(new int[0], null),
