@@ -193,6 +193,17 @@ public sealed partial class Model : IDisposable {
     return new Session(made);
   }
 
+  /// <summary>Its shape in a line.</summary>
+  public override string ToString() {
+    try {
+      ModelInfo info = Info();
+      return "Model: " + info.Layers + " layers, " + info.VocabSize + " tokens, " + info.WeightBytes
+          + " bytes of weights";
+    } catch (ObjectDisposedException) {
+      return "Model, disposed";
+    }
+  }
+
   /// <summary>Gives it back. Its sessions stay.</summary>
   public void Dispose() { handle.Dispose(); }
 

@@ -234,6 +234,8 @@ internal sealed class CancelledHandle<T> : IDisposable where T : SafeHandle {
     this.cancel = cancel;
   }
 
+  internal bool IsDisposed { get { return disposed; } }
+
   internal T Handle {
     get {
       if (disposed) throw new ObjectDisposedException(what);

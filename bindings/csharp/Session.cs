@@ -260,6 +260,9 @@ public sealed partial class Session : IDisposable {
     return data;
   }
 
+  /// <summary>Nothing that a thread at work would hear of as Status.Busy.</summary>
+  public override string ToString() { return own.IsDisposed ? "Session, disposed" : "Session"; }
+
   /// <summary>Cancels what runs, and gives the session back.</summary>
   public void Dispose() { own.Dispose(); }
 

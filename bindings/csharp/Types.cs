@@ -250,6 +250,12 @@ public sealed class SessionStats {
     Tokens = raw.n_tokens;
   }
 
+  /// <summary>Tokens and sizes in a line.</summary>
+  public override string ToString() {
+    return "SessionStats: " + Prompt + " tokens fed, " + Answer + " generated, cache of " + CacheBytes
+        + " bytes instead of " + CacheBytesFull;
+  }
+
   /// <summary>Tokens fed.</summary>
   public int Prompt { get; }
   /// <summary>Tokens generated.</summary>
@@ -296,6 +302,12 @@ public sealed class Plan {
     CacheBytesFull = raw.cache_bytes_full;
     TotalBytesPeak = raw.total_bytes_peak;
     Slots = slots;
+  }
+
+  /// <summary>The sizes in a line.</summary>
+  public override string ToString() {
+    return "Plan for " + Prompt + " tokens: " + TotalBytesPeak + " bytes at most, cache of " + CacheBytesPrompt
+        + " bytes after the prompt, " + CacheBytesEnd + " at the end instead of " + CacheBytesFull;
   }
 
   /// <summary>Tokens planned for.</summary>

@@ -71,8 +71,8 @@ class Policy(Owner):
         """The whole spec, defaults written out."""
         return fetch_text(lambda buffer: self._handle.call(_flat.kvc_policy_describe, buffer))
 
-    def __repr__(self) -> str:
-        return "<kvc.Policy, closed>" if self._handle.closing else f"<kvc.Policy {self.describe()}>"
+    def _about(self) -> str:
+        return " " + self.describe()
 
     def set_head_scores(self, scores: Any) -> None:
         """Instead of the model's: [layers, KV heads], higher is more important; headkv: [layers, query heads]."""
@@ -113,6 +113,10 @@ class Plan(NamedTuple):
     cache_bytes_full: int  # at max_tokens without compression
     total_bytes_peak: int  # weights, workspace and cache at the worst moment
     slots: Any  # of every KV head after the prompt, [layers, KV heads], int32
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={getattr(self, name)}" for name in self._fields[:-1])
+        return f"Plan({sizes}, slots of {len(self.slots)} {'layers' if numpy is not None else 'KV heads'})"
 
 
 def _model_params(threads: int, memory_limit: int, trusted: bool) -> Any:
@@ -191,6 +195,10 @@ class Model(Owner):
         if self._handle.closing:
             raise self._handle.closed()
         return self._info
+
+    def _about(self) -> str:
+        return (f", {self._info.n_layers} layers, {self._info.vocab_size} tokens, {self._info.weight_bytes} bytes of "
+                "weights")
 
     def describe(self) -> Json:
         """All that the file says about itself: config, tokenizer, turn format, head scores, tensors."""

@@ -335,3 +335,10 @@ class Owner:
     def close(self) -> None:
         """Gives it back: any number of times, at any time."""
         self._handle.close()
+
+    def __repr__(self) -> str:
+        closed = not hasattr(self, "_handle") or self._handle.closing  # or never opened
+        return f"<kvc.{type(self).__name__}{', closed' if closed else self._about()}>"
+
+    def _about(self) -> str:
+        return ""  # nothing that a thread at work would hear of as BusyError

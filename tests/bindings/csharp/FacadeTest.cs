@@ -137,6 +137,16 @@ static class FacadeTest {
     Checks.Equal("400 24", plan.Prompt + " " + plan.Slots.Length);
     Checks.Check(plan.CacheBytesEnd < plan.CacheBytesFull && plan.TotalBytesPeak > plan.WeightBytes, "bytes");
     Checks.Equal(10, model.Plan(null, null, 10).Slots[0]);
+    Checks.Equal("Plan for 400 tokens: " + plan.TotalBytesPeak + " bytes at most, cache of " + plan.CacheBytesPrompt
+        + " bytes after the prompt, " + plan.CacheBytesEnd + " at the end instead of " + plan.CacheBytesFull,
+        "" + plan);
+    Checks.Equal("Model: 6 layers, 2048 tokens, " + model.Info().WeightBytes + " bytes of weights", "" + model);
+    Session session = Checks.StoryOf(model);
+    string stats = session.Stats().ToString();
+    Checks.Check(stats.StartsWith("SessionStats: " + session.Stats().Prompt + " tokens fed, 0 generated, "), stats);
+    Checks.Equal("Session", "" + session);
+    session.Dispose();
+    Checks.Equal("Session, disposed", "" + session);
   }
 
   // Of an answer that ends inside a character a sign is left, as no more of it can come; a prompt drops it.

@@ -192,6 +192,16 @@ public final class FacadeTest {
     Checks.equal(24, plan.slots.length);
     Checks.check(plan.cacheBytesEnd < plan.cacheBytesFull && plan.totalBytesPeak > plan.weightBytes, "bytes");
     Checks.check(model.plan(null, null, 10).slots[0] == 10, "slots without a policy");
+    Checks.equal("Plan for 400 tokens: " + plan.totalBytesPeak + " bytes at most, cache of " + plan.cacheBytesPrompt
+        + " bytes after the prompt, " + plan.cacheBytesEnd + " at the end instead of " + plan.cacheBytesFull,
+        "" + plan);
+    Checks.check(model.toString().matches("Model: 6 layers, 2048 tokens, \\d+ bytes of weights"), "" + model);
+    Session session = story();
+    String stats = session.stats().toString();
+    Checks.check(stats.matches("SessionStats: \\d+ tokens fed, 0 generated, cache of \\d+ bytes .*"), stats);
+    Checks.equal("Session", "" + session);
+    session.close();
+    Checks.equal("Session, closed", "" + session);
   }
 
   private static void streams() {

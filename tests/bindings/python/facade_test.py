@@ -154,6 +154,18 @@ class Models(Case):
             kvc.Policy("nothing-like-it")
 
 
+    def test_in_a_line(self):
+        session = self.reading()
+        self.assertRegex(repr(self.model), r"^<kvc.Model, 6 layers, 2048 tokens, \d+ bytes of weights>$")
+        self.assertEqual(repr(session), "<kvc.Session>")
+        session.close()
+        self.assertEqual(repr(session), "<kvc.Session, closed>")
+        self.assertRegex(repr(self.model.plan(None, 9)), r"^Plan\(n_prompt=9, weight_bytes=\d+.* slots of \d+ .*\)$")
+        with kvc.Policy("snapkv:budget=64") as policy:
+            self.assertRegex(repr(policy), "^<kvc.Policy snapkv:budget=64,.*>$")
+        self.assertEqual(repr(policy), "<kvc.Policy, closed>")
+
+
 class Sessions(Case):
     def test_text(self):
         with self.model.session("cokv:budget=64", on_full="slide") as session:

@@ -300,6 +300,18 @@ public final class Model implements AutoCloseable {
   }
 
   @Override
+  public String toString() {
+    if (ref.isClosed()) return "Model, closed";
+    try {
+      ModelInfo info = info();
+      return "Model: " + info.nLayers + " layers, " + info.vocabSize + " tokens, " + info.weightBytes
+          + " bytes of weights";
+    } catch (IllegalStateException e) {
+      return "Model, closed";
+    }
+  }
+
+  @Override
   public void close() {
     ref.close();
   }

@@ -32,4 +32,10 @@ public final class Plan {
     totalBytesPeak = raw.getTotal_bytes_peak();
     this.slots = slots;
   }
+
+  @Override
+  public String toString() {
+    return "Plan for " + nPrompt + " tokens: " + totalBytesPeak + " bytes at most, cache of " + cacheBytesPrompt
+        + " bytes after the prompt, " + cacheBytesEnd + " at the end instead of " + cacheBytesFull;
+  }
 }

@@ -50,6 +50,10 @@ final class Ref extends PhantomReference<Object> {
     return handle;
   }
 
+  synchronized boolean isClosed() {
+    return closed;
+  }
+
   void leave() {
     long last;
     synchronized (this) {

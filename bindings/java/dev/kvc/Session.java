@@ -424,6 +424,12 @@ public final class Session implements AutoCloseable {
     });
   }
 
+  /** Nothing that a thread at work would hear of as {@link Status#BUSY}. */
+  @Override
+  public String toString() {
+    return ref.isClosed() ? "Session, closed" : "Session";
+  }
+
   @Override
   public void close() {
     ref.close();

@@ -53,4 +53,10 @@ public final class SessionStats {
     promptProgress = raw.getPrompt_progress();
     nTokens = raw.getN_tokens();
   }
+
+  @Override
+  public String toString() {
+    return "SessionStats: " + nPrompt + " tokens fed, " + nAnswer + " generated, cache of " + cacheBytes
+        + " bytes instead of " + cacheBytesFull;
+  }
 }
