@@ -137,8 +137,8 @@ public sealed partial class Model : IDisposable {
     return Utf8.Decode(bytes, bytes.Length);
   }
 
-  /// <summary>Token ids to bytes, as the tokens have them: they need not be whole characters. For grammar engines,
-  /// those of each token by itself.</summary>
+  /// <summary>Token ids to bytes, as the tokens have them: they need not be whole characters. For grammar engines
+  /// those of a token behind another: the first of a text may lose the space that it begins with.</summary>
   public byte[] DetokenizeBytes(params int[] tokens) {
     if (tokens == null) throw new ArgumentNullException("tokens");
     byte[] bytes = new byte[8 * Math.Min(tokens.Length, 1 << 20) + 16];

@@ -218,7 +218,7 @@ func (m *Model) Prompt(text string) (tokens []int32, err error) {
 }
 
 // Detokenize gives the text of ids: the bytes as the tokens have them, which need not be whole characters. For grammar
-// engines, those of each token by itself.
+// engines those of a token behind another: the first of a text may lose the space that it begins with.
 func (m *Model) Detokenize(tokens []int32) (text string, err error) {
 	err = with(m, m.handle(), func(native uintptr) error {
 		text, err = fetchText(func(b []byte, n *int32) error { return flat.Kvc_detokenize(native, tokens, b, n) })

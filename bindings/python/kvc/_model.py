@@ -221,8 +221,8 @@ class Model(Owner):
         return self.detokenize_bytes(tokens).decode("utf-8", "replace")
 
     def detokenize_bytes(self, tokens: Tokens) -> bytes:
-        """The bytes of ids as the tokens have them, which need not be whole characters: for grammar engines, those of
-        each token by itself."""
+        """The bytes of ids as the tokens have them, which need not be whole characters. For grammar engines those of a
+        token behind another: the first of a text may lose the space that it begins with."""
         ids = as_tokens(tokens)
         return fetch_bytes(8 * len(ids) + 16, lambda into: self._handle.call(_flat.kvc_detokenize, ids, into))
 

@@ -73,6 +73,16 @@ class Models(Case):
         self.assertEqual(self.model.detokenize_bytes(part), "🐙".encode()[:1])
         self.assertEqual(b"".join(self.model.detokenize_bytes([token]) for token in tokens), text.encode())
 
+    def test_bytes_of_every_token(self):
+        """As docs/python.md has them, of a tokenizer that puts a space before a text and one that does not."""
+        for path, text in ((RECALL, "Zoë, 🐙 once"), (STORIES, "Once upon a time 🐙")):
+            with kvc.Model(path) as model:
+                before = list(model.tokenize("a"))
+                n = len(model.detokenize_bytes(before))
+                vocabulary = [model.detokenize_bytes([*before, token])[n:] for token in range(model.info.vocab_size)]
+                joined = b"".join(vocabulary[token] for token in model.tokenize(text))
+                self.assertEqual(joined, (" " * (path == STORIES) + text).encode())
+
     def test_flags_of_every_truth(self):
         for truth in (True, 1, 2, 4, "yes", *((numpy.bool_(True), numpy.int64(4)) if numpy else ())):
             for flag in ("bos", "special", "goes_on"):

@@ -179,8 +179,8 @@ public final class Model implements AutoCloseable {
   }
 
   /**
-   * Token ids to bytes, as the tokens have them: they need not be whole characters. For grammar engines, those of each
-   * token by itself.
+   * Token ids to bytes, as the tokens have them: they need not be whole characters. For grammar engines those of a
+   * token behind another: the first of a text may lose the space that it begins with.
    *
    * @param tokens the ids
    * @return their bytes
