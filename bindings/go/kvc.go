@@ -123,6 +123,7 @@ func fetchText(call func(buffer []byte, n *int32) error) (string, error) {
 // caller has, which the collector can therefore tell to be unused.
 type handle struct {
 	using  sync.RWMutex // read: calls that run
+	gate   sync.Mutex   // close and what would take its cancel back
 	closed atomic.Bool
 	native uintptr
 	free   func(uintptr)
@@ -162,16 +163,38 @@ func (h *handle) ended(err error) error {
 
 // close stops what runs, waits for it and frees.
 func (h *handle) close() {
-	if h == nil || h.closed.Swap(true) {
+	if h == nil || !h.begin() {
 		return
-	}
-	if h.cancel != nil {
-		_ = h.cancel(h.native) // fails for no reason that would matter to one that closes
 	}
 	h.using.Lock()
 	defer h.using.Unlock()
 	h.free(h.native)
 	h.native = 0
+}
+
+// begin is the part of close that waits for nobody, or false where it has been.
+func (h *handle) begin() bool {
+	h.gate.Lock()
+	defer h.gate.Unlock()
+	if h.closed.Swap(true) {
+		return false
+	}
+	if h.cancel != nil {
+		_ = h.cancel(h.native) // fails for no reason that would matter to one that closes
+	}
+	return true
+}
+
+// withdraw takes a cancel back, but not that of close.
+func withdraw(owner any, h *handle, clearCancel func(native uintptr) error) error {
+	return with(owner, h, func(native uintptr) error {
+		h.gate.Lock()
+		defer h.gate.Unlock()
+		if h.closed.Load() {
+			return ErrClosed
+		}
+		return clearCancel(native)
+	})
 }
 
 // with runs one call on a handle whose owner stays reachable during it, or the collector would close it.

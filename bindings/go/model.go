@@ -332,4 +332,4 @@ func (l *Loader) Progress() (share float64, err error) {
 func (l *Loader) Cancel() error { return with(l, l.handle(), flat.Kvc_loader_cancel) }
 
 // ClearCancel withdraws a Cancel that came too late.
-func (l *Loader) ClearCancel() error { return with(l, l.handle(), flat.Kvc_loader_clear_cancel) }
+func (l *Loader) ClearCancel() error { return withdraw(l, l.handle(), flat.Kvc_loader_clear_cancel) }

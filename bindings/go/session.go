@@ -469,7 +469,7 @@ func (s *Session) Reset() error { return s.alone(flat.Kvc_session_reset) }
 func (s *Session) Cancel() error { return with(s, s.handle(), flat.Kvc_session_cancel) }
 
 // ClearCancel withdraws a Cancel that came too late.
-func (s *Session) ClearCancel() error { return with(s, s.handle(), flat.Kvc_session_clear_cancel) }
+func (s *Session) ClearCancel() error { return withdraw(s, s.handle(), flat.Kvc_session_clear_cancel) }
 
 // Fork gives a second session with the same cache, which costs nothing until one of them goes on.
 func (s *Session) Fork() (fork *Session, err error) {

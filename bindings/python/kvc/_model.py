@@ -334,7 +334,7 @@ class Loader(Owner):
 
     def clear_cancel(self) -> None:
         """Withdraws a cancel that came too late."""
-        self._handle.call(_flat.kvc_loader_clear_cancel)
+        self._handle.withdraw()
 
 
 def as_tokens(tokens: Tokens) -> Any:

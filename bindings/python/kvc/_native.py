@@ -292,6 +292,12 @@ class Handle:
     def _stop(self, wait: Callable[[], None]) -> None:
         stop_all((self,), wait)
 
+    def withdraw(self) -> None:
+        """Takes a cancel back, but not that of close, which comes before or behind."""
+        assert self.clear_cancel is not None
+        with self.lock:
+            self.call(self.clear_cancel)
+
     def ask(self, function: Callable[[Any], None] | None) -> None:
         """For what may have been closed."""
         try:

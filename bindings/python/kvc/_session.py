@@ -222,7 +222,7 @@ class Session(Owner):
 
     def clear_cancel(self) -> None:
         """Withdraws a cancel that came too late."""
-        self._handle.call(_flat.kvc_session_clear_cancel)
+        self._handle.withdraw()
 
     def fork(self) -> Session:
         """A second session with the same cache, which costs nothing until one of them goes on."""

@@ -21,6 +21,7 @@ static class MisuseTest {
     Checks.Test("disposed while reading", DisposedWhileReading);
     Checks.Test("disposed while generating", DisposedWhileGenerating);
     Checks.Test("disposed at once", DisposedAtOnce);
+    Checks.Test("disposed while another clears cancels", DisposedWhileClearing);
     Checks.Test("a disposed policy holds no model", DisposedPolicy);
     Checks.Test("busy", Busy);
     Checks.Test("cancelled from another thread", Cancelled);
@@ -207,6 +208,22 @@ static class MisuseTest {
       AllThrow<ObjectDisposedException>(loader.ClearCancel, loader.Cancel, () => loader.Progress.ToString());
       Exception e = end();
       Checks.Check(e is ObjectDisposedException || (e as KvcException)?.Status == Status.Cancelled, "" + e);
+    }
+  }
+
+  // Nobody takes back the cancel of Dispose, whenever they ask.
+  private static void DisposedWhileClearing() {
+    int[] prompt = Checks.LongPrompt(model, 1000);
+    for (int i = 0; i < 30; ++i) {
+      Session session = model.NewSession();
+      Func<Exception> end = Checks.Start(() => session.Prefill(prompt));
+      Func<Exception> cleared = Checks.Start(() => {
+        while (true) session.ClearCancel();
+      });
+      Checks.UntilReading(session);
+      session.Dispose();
+      Checks.Check(cleared() is ObjectDisposedException, "disposed");
+      Checks.Check(end() != null, "the Dispose of round " + i + " ended nothing");
     }
   }
 

@@ -194,6 +194,32 @@ func TestCloseWhileUsed(t *testing.T) {
 	}
 }
 
+// Nobody takes back the cancel of a Close, whenever they ask.
+func TestCloseWhileClearing(t *testing.T) {
+	ids := tokens(t, strings.Repeat(story, 40))
+	for round := 0; round < 30; round++ {
+		s, err := model.NewSession(nil, &kvc.SessionOptions{OnFull: kvc.OnFullEvict})
+		must(t, err)
+		read, cleared := make(chan error, 1), make(chan error, 1)
+		go func() { read <- s.Prefill(ctx, ids) }()
+		go func() {
+			for {
+				if err := s.ClearCancel(); err != nil {
+					cleared <- err
+					return
+				}
+			}
+		}()
+		for share := 1.0; share == 1; { // it does not read yet
+			share, err = s.Progress()
+			must(t, err)
+		}
+		must(t, s.Close())
+		wants(t, kvc.ErrClosed, <-cleared)
+		wants(t, kvc.ErrClosed, <-read)
+	}
+}
+
 // Close from another goroutine, while a loader opens a model.
 func TestCloseWhileOpening(t *testing.T) {
 	for round := 0; round < 20; round++ {

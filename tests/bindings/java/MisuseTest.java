@@ -28,6 +28,7 @@ public final class MisuseTest {
     Checks.test("closed in any order", MisuseTest::closedInAnyOrder);
     Checks.test("closed while reading", MisuseTest::closedWhileReading);
     Checks.test("closed while generating", MisuseTest::closedWhileGenerating);
+    Checks.test("closed while another clears cancels", MisuseTest::closedWhileClearing);
     Checks.test("busy", MisuseTest::busy);
     Checks.test("cancelled from another thread", MisuseTest::cancelled);
     Checks.test("exception while streaming", MisuseTest::exceptionWhileStreaming);
@@ -213,6 +214,24 @@ public final class MisuseTest {
       // Between two calls it finds the session closed, inside of one it is cancelled.
       Throwable e = end.get();
       Checks.check(e instanceof IllegalStateException || ((KvcException) e).status() == Status.CANCELLED, "" + e);
+    }
+  }
+
+  /** Nobody takes back the cancel of a close, whenever they ask. */
+  private static void closedWhileClearing() throws Exception {
+    int[] prompt = Checks.longPrompt(model, 1000);
+    for (int i = 0; i < 30; ++i) {
+      Session session = model.newSession();
+      AtomicReference<Throwable> end = new AtomicReference<>();
+      Thread reader = start(end, () -> session.prefill(prompt));
+      Thread clearer = start(new AtomicReference<>(), () -> {
+        while (true) session.clearCancel();
+      });
+      Checks.untilReading(session);
+      session.close();
+      reader.join();
+      clearer.join();
+      Checks.check(end.get() != null, "the close of round " + i + " ended nothing");
     }
   }
 

@@ -149,6 +149,30 @@ class Misuse(Case):
             self.assertEqual(len(ended), 2)
             self.assertIsNone(session._handle.pointer)  # given back
 
+    def test_closed_while_another_clears_cancels(self):
+        """Nobody takes back the cancel of a close, whenever they ask."""
+        ids = self.model.prompt(STORY * 40)
+        for _ in range(30):
+            session, ended = self.model.session(on_full="evict"), []
+
+            def until_closed(call, n, of=ended):
+                try:
+                    for _ in range(n):
+                        call()
+                except kvc.ClosedError as closed:
+                    of.append(closed)
+
+            threads = [threading.Thread(target=until_closed, args=arguments)
+                       for arguments in ((lambda: session.prefill(ids), 1), (session.clear_cancel, 10**9))]
+            for thread in threads:
+                thread.start()
+            while session.progress == 1:
+                pass
+            session.close()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(len(ended), 2)
+
     def test_exceptions_while_streaming(self):
         session = self.reading()
         stream = session.generate(max_tokens=50)

@@ -61,7 +61,7 @@ public final class Loader implements AutoCloseable {
 
   /** Withdraws a cancel that came too late. From any thread. */
   public void clearCancel() {
-    ref.run(Flat::kvc_loader_clear_cancel);
+    ref.runApart(Flat::kvc_loader_clear_cancel);
   }
 
   @Override

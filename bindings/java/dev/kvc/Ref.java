@@ -101,6 +101,11 @@ final class Ref extends PhantomReference<Object> {
     }
   }
 
+  /** A call that does not wait, which close comes before or behind: what takes back a cancel, but not that of close. */
+  synchronized void runApart(LongConsumer call) {
+    run(call);
+  }
+
   private long takeLast() {
     if (!closed || users > 0) return 0;
     long last = handle;

@@ -372,7 +372,7 @@ public final class Session implements AutoCloseable {
 
   /** Withdraws a cancel that came too late. From any thread. */
   public void clearCancel() {
-    ref.run(Flat::kvc_session_clear_cancel);
+    ref.runApart(Flat::kvc_session_clear_cancel);
   }
 
   /**
