@@ -230,11 +230,44 @@ static void count_lines(void* user, int32_t level, const char* text) {
   if (text != NULL) ++*(int*)user;
 }
 
+/* Devices of this build: what is said of each is JSON, and one that is there can be measured. */
+static void devices(void) {
+  const int32_t count = kvc_device_count();
+  char json[2048];
+  int32_t i, n = 0, cpu = -1;
+  double bytes_per_second = -1;
+  CHECK(count >= 1);
+  for (i = 0; i < count; ++i) {
+    CHECK_OK(kvc_device_describe(i, NULL, 0, &n));
+    CHECK(n > 0 && n < (int32_t)sizeof json);
+    CHECK_OK(kvc_device_describe(i, json, sizeof json - 1, &n));
+    json[n] = 0;
+    CHECK(json[0] == '{' && json[n - 1] == '}' && strstr(json, "\"name\":") != NULL);
+    if (strstr(json, "\"available\":true") == NULL) {
+      CHECK(strstr(json, "\"reason\":") != NULL);
+      CHECK_FAILS(kvc_device_measure(i, &bytes_per_second), KVC_E_UNSUPPORTED, "");
+      continue;
+    }
+    if (strstr(json, "\"name\":\"cpu\"") != NULL) cpu = i;
+    CHECK(strstr(json, "\"threads\":") != NULL && strstr(json, "\"deterministic\":") != NULL);
+  }
+  CHECK(cpu >= 0);
+  CHECK_FAILS(kvc_device_describe(count, json, sizeof json, &n), KVC_E_NOT_FOUND, "device");
+  CHECK_FAILS(kvc_device_describe(-1, json, sizeof json, &n), KVC_E_NOT_FOUND, "device");
+  CHECK_FAILS(kvc_device_describe(0, json, sizeof json, NULL), KVC_E_INVALID, "n_out is NULL");
+  CHECK_FAILS(kvc_device_measure(count, &bytes_per_second), KVC_E_NOT_FOUND, "device");
+  CHECK_FAILS(kvc_device_measure(0, NULL), KVC_E_INVALID, "out_bytes_per_second is NULL");
+  CHECK(bytes_per_second == -1);
+  CHECK_OK(kvc_device_measure(cpu, &bytes_per_second));
+  CHECK(bytes_per_second > 1e6);
+}
+
 int main(void) {
   int lines = 0;
   kvc_model* model;
   kvc_set_log(KVC_LOG_DEBUG, count_lines, &lines);
   names_and_versions();
+  devices();
   open_memory();
   model_params();
   open_files();
