@@ -53,10 +53,12 @@ class Preparer {
       Fill(role, false, &vectors.back());
     }
     if (!status_.ok()) return;
-    status_ = place_.memory->Prepare(place_.device, place_.meter, weights, vectors, use, out);
-    for (size_t i = 0; status_.ok() && i < entries.size(); ++i) {
-      if (place_.device->PreparedBytes({&weights[i], 1}, use) > 0) Drop(*entries[i]);
+    std::vector<const TensorEntry*> replaced;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (place_.device->PreparedBytes({&weights[i], 1}, use) > 0) replaced.push_back(entries[i]);
     }
+    Replace(replaced,
+            [&] { return place_.memory->Prepare(place_.device, place_.meter, weights, vectors, use, out); });
   }
 
   void Fill(TensorRole role, bool required, DevicePtr<const float>* out) {
@@ -64,9 +66,12 @@ class Preparer {
     if (tensor == nullptr) return required ? Miss(role) : void();
     if (!status_.ok()) return;
     const int32_t n = tensor->weight.rows * tensor->weight.cols;
-    status_ = place_.memory->PrepareVector(place_.device, place_.meter,
-                                           static_cast<const float*>(tensor->weight.data), n, out);
-    if (status_.ok() && place_.device->PreparedVectorBytes(n) > 0) Drop(*tensor);
+    std::vector<const TensorEntry*> replaced;
+    if (place_.device->PreparedVectorBytes(n) > 0) replaced.push_back(tensor);
+    Replace(replaced, [&] {
+      return place_.memory->PrepareVector(place_.device, place_.meter,
+                                          static_cast<const float*>(tensor->weight.data), n, out);
+    });
   }
 
   const Status& status() const { return status_; }
@@ -78,9 +83,23 @@ class Preparer {
                   ? Error(Code::kBadModel, "tensor %s is missing", TensorRoleName(role))
                   : Error(Code::kBadModel, "tensor %s of layer %d is missing", TensorRoleName(role), layer_);
   }
-  // What has a form of its own now is not read from the file again, and must not take memory twice.
-  void Drop(const TensorEntry& tensor) const {
-    // What the caller has beside ours is the caller's.
+  // What gets a form of its own by prepare() is not read from the file again, and must not be counted twice:
+  // pages of a mapping are the system's to take back at any time, and what the caller has beside ours is the
+  // caller's, so both leave the meter before that form comes. What was read into memory is there until then.
+  template <typename F>
+  void Replace(const std::vector<const TensorEntry*>& tensors, F&& prepare) {
+    const bool owned = place_.file->weights_are_metered();
+    for (size_t i = 0; !owned && i < tensors.size(); ++i) Leave(*tensors[i]);
+    status_ = prepare();
+    for (size_t i = 0; status_.ok() && i < tensors.size(); ++i) {
+      if (owned) {
+        Leave(*tensors[i]);
+      } else if (!place_.file->borrowed()) {
+        place_.file->Drop(*tensors[i]);  // preparing has read them once more
+      }
+    }
+  }
+  void Leave(const TensorEntry& tensor) const {
     const int64_t bytes = place_.file->borrowed() ? tensor.size : place_.file->Drop(tensor);
     *place_.replaced_bytes += bytes;
     if (place_.meter != nullptr) place_.meter->Give(bytes);

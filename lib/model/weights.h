@@ -51,8 +51,8 @@ struct Weights {
 
   // Prepares every tensor of the file, one matrix at a time; device and meter outlive the result, and so does
   // the file, since what needs no other form stays there. meter: may be null; it has counted the file's
-  // tensors where they are mapped, and they leave it as they are dropped. watch: as of ModelFile::Open.
-  // kBadModel names a tensor that is missing; kMemory.
+  // tensors where they are mapped, and they leave it as they are replaced, also where it fails behind that.
+  // watch: as of ModelFile::Open. kBadModel names a tensor that is missing; kMemory.
   static Result<Weights> Prepare(const ModelFile& file, Device* device, MemoryMeter* meter = nullptr,
                                  CallState* watch = nullptr);
 };
