@@ -184,7 +184,8 @@ BatchWork BatchWorkOf(const BenchOptions& options) {
   return {options.batch, options.arrive, options.gen, options.repeat};
 }
 
-Json ResultJson(const BenchOptions& options, const BenchResult& result, const Policy& policy) {
+Json ResultJson(const BenchOptions& options, const BenchResult& result, const Model& model,
+                const Policy& policy) {
   const auto decoded = [&](double value) { return options.gen > 0 ? Json(value) : Json(nullptr); };
   return Json{{"prefill_tokens_per_second", Ratio(options.prompt, result.prefill_seconds)},
               {"decode_tokens_per_second", decoded(Ratio(1, result.step_seconds))},
@@ -214,6 +215,7 @@ Json ResultJson(const BenchOptions& options, const BenchResult& result, const Po
               {"repeat", options.repeat},
               {"threads", ThreadsUsed(options.model)},
               {"device", options.model.device},
+              {"made_on", model.Device()},
               {"model", options.model.path},
               {"policy", policy.Describe()},
               {"library_version", LibraryVersion()}};
@@ -301,7 +303,7 @@ int BenchPrompts(const BenchOptions& options, const Model& model, const Policy& 
     BenchResult result = Measure(one, model, policy, tokens);
     if (!options.batch.empty()) result.together = MeasureBatches(model, policy, tokens, BatchWorkOf(one));
     if (options.json) {
-      PrintJson(ResultJson(one, result, policy));
+      PrintJson(ResultJson(one, result, model, policy));
       FlushOutput();
     } else if (options.prompts.size() == 1) {
       PrintResult(one, result, policy);

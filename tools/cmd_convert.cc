@@ -1,13 +1,12 @@
 // kvc convert: someone else's checkpoint into one model file.
-#include <filesystem>
 #include <memory>
-#include <system_error>
 
 #include "models/convert/convert.h"
 #include "tools/command.h"
 #include "tools/convert_table.h"
 #include "tools/files.h"
 #include "tools/kvc_handles.h"
+#include "tools/model_cache.h"
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/signals.h"
@@ -133,15 +132,6 @@ Json ReportJson(const ConvertCommand& command, const ConvertReport& report) {
               {"warnings", report.warnings}};
 }
 
-// Head scores that lie beside a checkpoint are nobody's standard: taken when asked for.
-void NoteScoresBeside(const ConvertCommand& command) {
-  const auto scores = std::filesystem::u8path(command.source) / "head_scores.json";
-  std::error_code error;
-  if (command.head_scores.empty() && std::filesystem::is_regular_file(scores, error))
-    Note("kvc: note: left out are the scores beside the checkpoint: --head-scores " +
-         Printable(scores.u8string()));
-}
-
 int RunConvert(const ConvertCommand& command, Signals* signals) {
   if (command.output.empty() && !command.dry_run) throw UsageError("OUT is needed, or --dry-run");
   if (command.dry_run && !command.check_against.empty())
@@ -170,7 +160,8 @@ int RunConvert(const ConvertCommand& command, Signals* signals) {
                   kvc_status_name(static_cast<kvc_status>(status.code())) + ")");
   }
   for (const std::string& warning : report.warnings) Note("kvc: note: " + warning);
-  NoteScoresBeside(command);
+  const std::string beside = command.head_scores.empty() ? ScoresBeside(command.source) : "";
+  if (!beside.empty()) Note("kvc: note: " + beside);
   if (command.dry_run) {
     if (command.json) PrintJson(plan);
     return kExitGood;

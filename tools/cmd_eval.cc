@@ -108,7 +108,7 @@ void EvalTasks(const EvalOptions& options, const Model& model, const std::vector
 
 void EvalText(const EvalOptions& options, const Model& model, const std::vector<Policy>& policies,
               int32_t window, const std::string& file, std::vector<EvalRow>* rows) {
-  const TokenList tokens = model.Tokenize(ReadFile(file, kMaxDataBytes), 0);
+  const TokenList tokens = model.TokenizeText(ReadFile(file, kMaxDataBytes));
   TextEvaluator evaluator(model, Pointers(policies),
                           options.text_protocol == "stream" ? TextProtocol::kStream : TextProtocol::kPrefix,
                           window);
@@ -290,7 +290,9 @@ Json HowToRepeat(const EvalOptions& options, const Tables& tables, const Model& 
       {"window", window},
       {"windows", options.n_windows},
       {"limit", options.limit},
+      {"framing", FramingJson(options.model.framing)},
       {"threads", ThreadsUsed(options.model)},
+      {"made_on", model.Device()},
       {"temperature", 0},
       {"seed", 0},
       {"data", options.data},
@@ -450,6 +452,8 @@ void RefuseIdle(const CLI::App& app, const EvalOptions& options) {
   for (const char* of_texts : {"--window", "--windows", "--text-protocol"})
     RefuseUnless(!options.texts.empty(), app, of_texts, "--text");
   RefuseUnless(!options.data.empty() || !options.suite.name.empty(), app, "--protocol", "--data or --suite");
+  RefuseUnless(options.texts.empty(), app, "--chat",
+               "--data or --suite: windows of a --text are no messages, and are scored as they stand");
   RefuseUnless(options.n_windows == 0 || !options.data.empty(), app, "--limit",
                "the first windows of a text, and --windows spreads a number of its own");
   RefuseUnless(options.suite.name == "needle", app, "--lengths", "--suite needle");
@@ -464,6 +468,7 @@ Action AddEval(CLI::App* app) {
   AddModelOptions(app, &options->model);
   AddInputs(app, "--data", &options->data, "Tasks, one JSON object a line; again for more files");
   AddInputs(app, "--text", &options->texts, "Text for perplexity; again for more files");
+  AddFramingOptions(app, &options->model.framing);
   app->add_option("--policy", options->policies, "Method and options; again to compare several (none: full)")
       ->allow_extra_args(false)
       ->type_name("SPEC");

@@ -42,7 +42,7 @@ int Kept(const KeptOptions& options, Signals* signals) {
   const Policy policy = MakePolicy(options.policy, options.tables);
   NoteIdleTables(options.tables, {options.policy});
   const Model model = OpenModel(options.model, signals);
-  const TokenList prompt = ReadPrompt(options.prompt, model);
+  const TokenList prompt = ReadPrompt(options.prompt, model, /*asked=*/false);
   if (options.session.on_full != "slide") NoteBeyondTraining(model, policy, options.session.context);
   CancelOnSignal cancel(signals);
   Session session(model, policy, SessionParams(options.session));
@@ -85,6 +85,8 @@ Action AddKept(CLI::App* app) {
   const auto options = std::make_shared<KeptOptions>();
   AddModelOptions(app, &options->model);
   AddPromptOptions(app, &options->prompt);
+  AddSpecialOption(app, &options->model.framing);
+  app->get_option("--tokens")->excludes(app->get_option("--special"));
   AddPolicyOption(app, &options->policy)->required();
   AddTableOptions(app, &options->tables);
   AddContextOptions(app, &options->session);

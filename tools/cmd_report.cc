@@ -68,7 +68,12 @@ void AddFacts(const ReportCommand& command, const Model& model, const std::vecto
                        info.head_dim, about.value("fingerprint", std::string("none")).c_str())},
       {"data", data},
       {"tasks", Format("%zu contexts of up to %d tokens, %zu questions", tasks.size(), longest, n_questions)},
-      {"program", Format("kvc %s, %d threads", LibraryVersion().c_str(), ThreadsUsed(command.model))}};
+      {"program", Format("kvc %s, %d threads", LibraryVersion().c_str(), ThreadsUsed(command.model))},
+      {"device", DeviceText(model)}};
+  if (command.model.framing.chat)
+    report->facts.emplace_back("texts", "said as a user's message, by the turn format of the model file");
+  if (command.model.framing.special)
+    report->facts.emplace_back("special tokens", "those written in the texts become their ids");
   report->n_layers = info.n_layers;
   report->command = command.line;
   if (!about.contains("head_scores")) return;
@@ -121,6 +126,7 @@ Action AddReport(CLI::App* app) {
   const auto command = std::make_shared<ReportCommand>();
   AddModelOptions(app, &command->model);
   AddInputs(app, "--data", &command->data, "Tasks, one JSON object a line; again for more files")->required();
+  AddFramingOptions(app, &command->model.framing);
   app->add_option("--policy", command->policies,
                   "Method and options; without a budget: at each of --budgets; again for several")
       ->required()

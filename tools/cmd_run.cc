@@ -112,8 +112,9 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
       options.questions.empty() ? std::vector<std::string>{""} : options.questions;
   try {
     for (const std::string& question : questions) {
-      if (stream && !question.empty()) sink(question);
-      const TokenList asked = question.empty() ? TokenList{} : model.TokenizeAfter(prompt, question);
+      const std::string parted = model.framing().chat ? "\n" : "";  // an answer is a turn of its own there
+      if (stream && !question.empty()) sink(question + parted);
+      const TokenList asked = options.questions.empty() ? TokenList{} : model.TokenizeAfter(prompt, question);
       Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
       const auto drafter = MakeDrafter(options, prompt, asked, drafts ? &*drafts : nullptr);
       const WatchSession watch(cancel, *session);
@@ -254,6 +255,7 @@ Json RunJson(const Answers& run, const RunOptions& options, const TokenList& pro
            {"stats", StatsJson(stats)},    {"stats_after_prompt", StatsJson(run.after_prompt)},
            {"seed", options.session.seed}, {"n_passes", first.n_passes},
            {"n_drafted", first.n_drafted}, {"answers", Json::array()}};
+  if (options.prompt.tokens.empty()) out["framing"] = FramingJson(options.model.framing);
   if (run.has_codes) out["code_ratio"] = {{"paper", run.code_ratio_paper}, {"exact", run.code_ratio_exact}};
   for (size_t i = 0; i < options.questions.size(); ++i) {
     Json answer = AnswerJson(run.answers[i]);
@@ -277,7 +279,7 @@ Json ComparisonJson(const Answers& run, const Answers& full) {
 }
 
 void Answer(const RunOptions& options, const Model& model, const Policy& policy, Signals* signals) {
-  const TokenList prompt = ReadPrompt(options.prompt, model);
+  const TokenList prompt = ReadPrompt(options.prompt, model, !options.questions.empty());
   CancelOnSignal cancel(signals);
   const Answers run = AnswerAll(options, model, policy, prompt, &cancel, /*stream=*/!options.json);
   if (options.stats && !options.json) PrintStats(run, model);
@@ -333,6 +335,12 @@ Action AddRun(CLI::App* app) {
                   "Ask this after the compressed prompt; again for more questions")
       ->allow_extra_args(false)
       ->type_name("TEXT");
+  AddFramingOptions(app, &options->model.framing);
+  app->add_option("--system", options->model.framing.system, "What the model is to be, said before all of it")
+      ->needs("--chat")
+      ->type_name("TEXT");
+  for (const char* of_texts : {"--special", "--chat"})
+    app->get_option("--tokens")->excludes(app->get_option(of_texts));
   AddSamplingOptions(app, &options->session);
   AddContextOptions(app, &options->session);
   app->add_flag("--compare", options->compare,

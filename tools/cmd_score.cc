@@ -179,6 +179,7 @@ MeasuredWhat Describe(const ScoreCommand& c, const Model& model, const ExampleSe
   what.window = c.evaluator.window, what.split = c.examples.split, what.max_prompt = c.examples.max_prompt;
   what.max_answer = c.examples.max_answer, what.first_line = c.evaluator.first_line;
   what.n_examples = static_cast<int32_t>(examples.examples.size());
+  what.framing = c.model.framing;
   return what;
 }
 
@@ -283,6 +284,7 @@ int ScoreRetrieval(const ScoreCommand& c, const Model& model, const ExampleSet& 
            {"tool", "kvc " + LibraryVersion()},
            {"scores", NestedScores(found.scores, model.info().n_layers)}};
   if (!c.plan.layers.empty()) out["layers"] = c.plan.layers;
+  if (!what.framing.plain()) out["framing"] = FramingJson(what.framing);
   WriteJsonFile(c.out, out);
   if (c.json) {
     PrintJson(out);
@@ -437,6 +439,7 @@ int Score(const ScoreCommand& c, Signals* signals) {
 void AddDataOptions(CLI::App* app, ScoreCommand* c) {
   AddInputs(app, "--data", &c->examples.files, "Tasks, one JSON object a line; again for more files")
       ->required();
+  AddFramingOptions(app, &c->model.framing);
   app->add_option("--protocol", c->protocol,
                   "ask: the question is fed after the masking. prompt: it is part of the prompt")
       ->check(CLI::IsMember({"ask", "prompt"}).description(""))

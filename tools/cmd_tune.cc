@@ -178,6 +178,7 @@ Json OutcomeJson(const TuneCommand& command, const Model& model, const TuneData&
   Json result{{"policy", chosen != nullptr ? Json(chosen->policy.Describe()) : Json(nullptr)},
               {"metric", command.metric},
               {"protocol", command.protocol},
+              {"framing", FramingJson(command.model.framing)},
               {"max_loss", command.promise.max_loss},
               {"confidence", command.promise.confidence},
               {"level", out.search->test().level()},
@@ -298,6 +299,7 @@ Action AddTune(CLI::App* app) {
   const auto command = std::make_shared<TuneCommand>();
   AddModelOptions(app, &command->model);
   AddInputs(app, "--data", &command->data, "Tasks, one JSON object a line; again for more files")->required();
+  AddFramingOptions(app, &command->model.framing);
   app->add_option("--policy", command->policies, "Method and options without a budget; again for several")
       ->required()
       ->allow_extra_args(false)

@@ -1,33 +1,14 @@
 #include "tools/conversation.h"
 
-#include <algorithm>
-#include <iterator>
 #include <optional>
 
 #include "tools/output.h"
 #include "tools/watch.h"
 
 namespace kvc::tool {
-namespace {
-
-bool HasTurns(const Json& about) {
-  const auto format = about.find("turn_format");
-  if (format == about.end()) return false;
-  constexpr const char* kMarks[] = {"system_prefix", "system_suffix",    "user_prefix",
-                                    "user_suffix",   "assistant_prefix", "assistant_suffix"};
-  return std::any_of(std::begin(kMarks), std::end(kMarks),
-                     [&](const char* mark) { return format->value(mark, "") != ""; });
-}
-
-}  // namespace
-
 Conversation::Conversation(const Model& model, const TableOptions& tables, const std::string& policy,
                            const SessionOptions& options)
-    : model_(model),
-      tables_(tables),
-      options_(options),
-      has_turns_(HasTurns(model.Describe())),
-      policy_(policy) {
+    : model_(model), tables_(tables), options_(options), has_turns_(model.HasTurns()), policy_(policy) {
   session_ = NewSession(policy);
 }
 

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 
+#define KVC_EXPERIMENTAL
+#include "kvc/kvc_experimental.h"
 #include "tools/watch.h"
 
 namespace kvc::tool {
@@ -94,16 +97,90 @@ TokenList Model::Tokenize(const std::string& text, int32_t flags) const {
   });
 }
 
+Json FramingJson(const Framing& framing) {
+  Json out{{"special", framing.special}, {"chat", framing.chat}};
+  if (!framing.system.empty()) out["system"] = framing.system;
+  return out;
+}
+
+bool Model::HasTurns() const {
+  const Json format = Describe().value("turn_format", Json::object());
+  constexpr const char* kMarks[] = {"system_prefix", "system_suffix",    "user_prefix",
+                                    "user_suffix",   "assistant_prefix", "assistant_suffix"};
+  return std::any_of(std::begin(kMarks), std::end(kMarks),
+                     [&](const char* mark) { return format.value(mark, "") != ""; });
+}
+
+Json Model::Device() const {
+  return Json::parse(FetchText("cannot describe the device", [&](char* text, int32_t cap, int32_t* n) {
+    return kvc_model_describe_device(handle_.get(), text, cap, n);
+  }));
+}
+
+void Model::SetFraming(const Framing& framing) {
+  if (framing.chat && !HasTurns())
+    throw Failure(
+        "--chat: the model file does not say how turns are marked (kvc inspect): it was not made for "
+        "conversations, or kvc convert could not read its chat template. Without --chat texts are read as "
+        "they stand; --special takes the marks that are written in them");
+  framing_ = framing;
+}
+
+TokenList Model::EncodeTurn(int32_t role, const std::string& text, int32_t flags) const {
+  const int32_t n_text = CountOf(text.size(), "the text");
+  return Fetch<int32_t>("cannot write the turn", [&](int32_t* tokens, int32_t cap, int32_t* n) {
+    return kvc_model_encode_turn(handle_.get(), role, reinterpret_cast<const uint8_t*>(text.data()), n_text,
+                                 flags, tokens, cap, n);
+  });
+}
+
+TokenList Model::EncodeMessage(const std::string& text, int32_t flags) const {
+  TokenList tokens;
+  if (framing_.special) flags |= KVC_TURN_PARSE_SPECIAL;
+  if (!framing_.system.empty()) {
+    tokens = EncodeTurn(KVC_ROLE_SYSTEM, framing_.system, 0);
+    flags |= KVC_TURN_AFTER_SYSTEM;
+  }
+  const TokenList message = EncodeTurn(KVC_ROLE_USER, text, flags);
+  tokens.insert(tokens.end(), message.begin(), message.end());
+  if (tokens.empty()) throw Failure("the prompt is empty, and this model's turns begin with no mark");
+  return tokens;
+}
+
 TokenList Model::TokenizePrompt(const std::string& text) const {
-  TokenList tokens = Tokenize(text, add_bos_ ? KVC_ADD_BOS : 0);
+  if (framing_.chat) return EncodeMessage(text, KVC_TURN_HEAD);
+  TokenList tokens = Tokenize(text, (add_bos_ ? KVC_ADD_BOS : 0) | SpecialFlag());
+  const auto n = static_cast<std::ptrdiff_t>(begin_.size());
+  const bool twice = add_bos_ && framing_.special && tokens.size() >= 2 * begin_.size() &&
+                     std::equal(begin_.begin(), begin_.end(), tokens.begin() + n);
+  if (twice) tokens.erase(tokens.begin(), tokens.begin() + n);
   if (tokens.empty()) tokens = begin_;
   if (tokens.empty()) throw Failure("the prompt is empty and this model has no BOS token to start from");
   return tokens;
 }
 
+TokenList Model::TokenizeWhole(const std::string& text) const {
+  return framing_.chat ? EncodeMessage(text, KVC_TURN_ANSWER) : TokenizePrompt(text);
+}
+
 TokenList Model::TokenizeAfter(const TokenList& prompt, const std::string& text) const {
+  if (framing_.chat)
+    return EncodeTurn(KVC_ROLE_USER, text,
+                      KVC_TURN_TAIL | KVC_TURN_ANSWER | (framing_.special ? KVC_TURN_PARSE_SPECIAL : 0));
   const bool begins = prompt.empty() || prompt == begin_;
-  return Tokenize(text, begins ? 0 : KVC_CONTINUE);
+  return Tokenize(text, (begins ? 0 : KVC_CONTINUE) | SpecialFlag());
+}
+
+TokenList Model::TokenizeAnswer(const std::string& text) const {
+  return Tokenize(text, KVC_CONTINUE | SpecialFlag());
+}
+
+TokenList Model::TokenizeText(const std::string& text) const {
+  TokenList tokens = Tokenize(text, SpecialFlag());
+  const bool begins = framing_.special && add_bos_ && tokens.size() >= begin_.size() &&
+                      std::equal(begin_.begin(), begin_.end(), tokens.begin());
+  if (begins) tokens.erase(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(begin_.size()));
+  return tokens;
 }
 
 std::string Model::Detokenize(const TokenList& tokens) const {
@@ -167,7 +244,7 @@ static std::string WithoutHeadScores(const Policy& policy) {
 }
 
 // Check, and what to do when the policy wants head scores that the model has not, or slots.
-static void CheckWith(const Policy& policy, kvc_status status, const std::string& doing) {
+static void CheckWith(const Model& model, const Policy& policy, kvc_status status, const std::string& doing) {
   try {
     Check(status, doing);
   } catch (const StatusFailure& failure) {
@@ -175,18 +252,17 @@ static void CheckWith(const Policy& policy, kvc_status status, const std::string
     if (status == KVC_E_INVALID && text.find("layers x KV heads), it got 0") != std::string::npos)
       throw StatusFailure(status, text + "\n--table FILE gives them to a policy");
     if (status != KVC_E_NOT_FOUND || text.find("needs head scores") == std::string::npos) throw;
-    const std::string instead = WithoutHeadScores(policy);
+    const std::string instead = WithoutHeadScores(policy), &beside = model.scores_beside();
     throw StatusFailure(status,
-                        text +
-                            "\nkvc score measures head scores, and --head-scores FILE gives them to a "
-                            "policy" +
+                        text + "\n" + (beside.empty() ? "" : beside + "\n") +
+                            "kvc score measures head scores, and --head-scores FILE gives them to a policy" +
                             (instead.empty() ? "" : "; without them, try --policy " + instead));
   }
 }
 
 Session::Session(const Model& model, const Policy& policy, const kvc_session_params& params) {
   kvc_session* session = nullptr;
-  CheckWith(policy, kvc_session_create(model.get(), policy.get(), &params, &session),
+  CheckWith(model, policy, kvc_session_create(model.get(), policy.get(), &params, &session),
             "cannot start a session");
   handle_.reset(session);
 }
@@ -336,11 +412,16 @@ SessionPlan PlanSession(const Model& model, const Policy& policy, const kvc_sess
   plan.bytes.struct_size = sizeof plan.bytes;
   plan.slots.resize(static_cast<size_t>(model.n_kv_heads_total()));
   int32_t n = 0;
-  CheckWith(policy,
+  CheckWith(model, policy,
             kvc_session_plan(model.get(), policy.get(), &params, n_prompt, &plan.bytes, plan.slots.data(),
                              static_cast<int32_t>(plan.slots.size()), &n),
             "cannot plan");
   return plan;
+}
+
+std::string DeviceText(const Model& model) {
+  const Json device = model.Device();
+  return device["name"].get<std::string>() + ", " + device["description"].get<std::string>();
 }
 
 Json MethodJson(int32_t index) {

@@ -35,6 +35,16 @@ struct CloseHandle {
   void operator()(kvc_loader* loader) const { kvc_loader_close(loader); }
 };
 
+// How the texts of a command are read: as they stand, unless it says otherwise (--special, --chat, --system).
+struct Framing {
+  bool special = false;  // special tokens written in a text become their ids
+  bool chat = false;     // a text is said as a user's message, by the turn format of the model file
+  std::string system;    // of chat: said before it
+  bool plain() const { return !special && !chat; }
+};
+// What a result says of it, to be repeated.
+Json FramingJson(const Framing& framing);
+
 class Model {
  public:
   // threads 0 = as many as libkvc takes by itself; memory_limit in bytes, 0 = none; trusted as in
@@ -52,18 +62,42 @@ class Model {
   const TokenList& begin_tokens() const { return begin_; }
   // The same where the tokenizer adds them by itself, else nothing.
   TokenList added_tokens() const { return add_bos_ ? begin_ : TokenList{}; }
-  // A prompt as its model expects it: begin_tokens first where the tokenizer adds them; an empty prompt is
-  // these.
+  // From now on the four below read texts like this. Throws Failure where the file has no turns for it.
+  void SetFraming(const Framing& framing);
+  const Framing& framing() const { return framing_; }
+  // A prompt as its model expects it: begin_tokens first where the tokenizer adds them and they are not
+  // written there; an empty prompt is these. Of chat: a user's message up to where its question follows.
   TokenList TokenizePrompt(const std::string& text) const;
-  // Text behind a prompt. Behind an empty one, which is begin_tokens alone, it begins.
+  // A prompt that is answered as it stands. Of chat: the whole message with the assistant's mark.
+  TokenList TokenizeWhole(const std::string& text) const;
+  // Text behind a prompt: a question. Behind an empty prompt, which is begin_tokens alone, it begins. Of
+  // chat: the end of the message, with the assistant's mark.
   TokenList TokenizeAfter(const TokenList& prompt, const std::string& text) const;
+  TokenList TokenizeAnswer(const std::string& text) const;  // what the model is to go on with
+  // A text by itself, never within a turn: nothing is added, and what a text begins with is taken off where
+  // the tokenizer adds it to others.
+  TokenList TokenizeText(const std::string& text) const;
   std::string Detokenize(const TokenList& tokens) const;
+  bool HasTurns() const;  // whether the file says how turns are marked
+  Json Device() const;    // what it runs on: name, description, ... (kvc_device_describe)
+  // Head scores beside the checkpoint that the file was converted from just for this program: how to take
+  // them, in words; empty: there are none.
+  const std::string& scores_beside() const { return scores_beside_; }
+  void NoteScoresBeside(const std::string& words) { scores_beside_ = words; }
 
  private:
+  int32_t SpecialFlag() const { return framing_.special ? KVC_PARSE_SPECIAL : 0; }
+  // The tokens of a message (kvc_model_encode_turn).
+  TokenList EncodeTurn(int32_t role, const std::string& text, int32_t flags) const;
+  // The system text, if there is one, and a user's message behind it.
+  TokenList EncodeMessage(const std::string& text, int32_t flags) const;
+
   std::unique_ptr<kvc_model, CloseHandle> handle_;
   kvc_model_info info_{};
   bool add_bos_ = true;
   TokenList begin_;
+  Framing framing_;
+  std::string scores_beside_;
 };
 
 // "budget=64" and "window=8" of "snapkv:budget=64,window=8".
@@ -127,6 +161,7 @@ struct SessionPlan {
 SessionPlan PlanSession(const Model& model, const Policy& policy, const kvc_session_params& params,
                         int32_t n_prompt);
 
+std::string DeviceText(const Model& model);  // "cpu, 2 threads, avx2": what it runs on
 Json MethodJson(int32_t index);
 Json DeviceJson(int32_t index);
 std::string LibraryVersion();  // "0.1.0"

@@ -32,7 +32,10 @@ constexpr Command kCommands[] = {
      AddTokenize},
     {"run", "answer a prompt from a compressed cache",
      "kvc run recall.kvc --prompt-file book.txt --policy cokv:budget=64 --ask \" The code of Ada is\" "
-     "--stats",
+     "--stats\n"
+     "  kvc run instruct.kvc --chat --prompt-file book.txt --policy snapkv:budget=256 --ask \" Who is "
+     "Ada?\"\n"
+     "  kvc run instruct.kvc --chat --system \"Answer in one sentence.\" --prompt \"Who was Ada Lovelace?\"",
      AddRun},
     {"chat", "talk with a model; what is kept of the conversation stays within a budget",
      "kvc chat model.kvc --policy snapkv:budget=256 --system \"Answer in one sentence.\"", AddChat},
@@ -50,6 +53,7 @@ constexpr Command kCommands[] = {
      "kvc score-plot scores.json --out scores.svg --model recall.kvc --budget 16,64", AddScorePlot},
     {"eval", "measure what compression costs in quality",
      "kvc eval recall.kvc --data tasks.jsonl --policy snapkv:budget=64 --policy cokv:budget=64\n"
+     "  kvc eval instruct.kvc --chat --data tasks.jsonl --policy full --policy snapkv:budget=256\n"
      "  kvc eval model.kvc --suite ruler --data ruler/4096 --policy full --policy snapkv:budget_ratio=5%\n"
      "  kvc eval model.kvc --suite longbench --data LongBench/data --tasks hotpotqa,trec --policy "
      "snapkv:budget=256",

@@ -152,6 +152,13 @@ std::string CacheFolder() {
   return folder.u8string();
 }
 
+std::string ScoresBeside(const std::string& source) {
+  const fs::path scores = PathOf(source) / "head_scores.json";
+  std::error_code error;
+  if (!fs::is_regular_file(scores, error)) return "";
+  return "left out are the scores beside the checkpoint: --head-scores " + Printable(scores.u8string());
+}
+
 void ForgetModelFile(const std::string& path) {
   std::error_code error;  // what cannot be removed cannot be opened then
   fs::remove(PathOf(path), error);

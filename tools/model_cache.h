@@ -16,6 +16,9 @@ std::string CacheFolder();
 // what conversions that were killed a day ago or earlier left in the folder. Throws Failure, with the way
 // out, where the folder cannot be made or written, or the source cannot be converted.
 std::string ModelFileFor(const std::string& path, Signals* signals);
+// Head scores that lie beside a checkpoint are nobody's standard, so no conversion takes them by itself: how
+// to ask for them, in words; empty: there are none.
+std::string ScoresBeside(const std::string& source);
 // Of a file that ModelFileFor gave: the next call converts again.
 void ForgetModelFile(const std::string& path);
 

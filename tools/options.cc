@@ -155,7 +155,9 @@ Model OpenModelFile(const ModelOptions& options) {
   if (std::filesystem::is_directory(std::filesystem::u8path(options.path), error))
     throw Failure(Printable(options.path) + ": is a folder; kvc convert makes a model file of it");
   try {
-    return Model(options.path, options.device, options.threads, options.memory_limit, options.trusted);
+    Model model(options.path, options.device, options.threads, options.memory_limit, options.trusted);
+    model.SetFraming(options.framing);
+    return model;
   } catch (const StatusFailure& failure) {
     const std::string text = failure.what();
     if (failure.status() != KVC_E_INVALID || text.find("device \"") == std::string::npos) throw;
@@ -163,19 +165,25 @@ Model OpenModelFile(const ModelOptions& options) {
   }
 }
 
+// What `source` was converted into, which is `path`.
+static Model OpenConverted(ModelOptions options, const std::string& source, const std::string& path) {
+  options.path = path;
+  Model model = OpenModelFile(options);
+  model.NoteScoresBeside(ScoresBeside(source));
+  return model;
+}
+
 Model OpenModel(const ModelOptions& options, Signals* signals) {
-  ModelOptions found = options;
-  found.path = ModelFileFor(options.path, signals);
-  if (found.path == options.path) return OpenModelFile(found);
+  const std::string path = ModelFileFor(options.path, signals);
+  if (path == options.path) return OpenModelFile(options);
   try {
-    return OpenModelFile(found);
+    return OpenConverted(options, options.path, path);
   } catch (const StatusFailure& failure) {
     if (failure.status() != KVC_E_BAD_MODEL) throw;
     Note(std::string("kvc: note: ") + failure.what() + ": made again");
   }
-  ForgetModelFile(found.path);
-  found.path = ModelFileFor(options.path, signals);
-  return OpenModelFile(found);
+  ForgetModelFile(path);
+  return OpenConverted(options, options.path, ModelFileFor(options.path, signals));
 }
 
 int32_t ThreadsUsed(const ModelOptions& options) {
@@ -256,9 +264,21 @@ void AddPromptOptions(CLI::App* app, PromptOptions* options) {
   tokens->excludes(text)->excludes(file);
 }
 
-TokenList ReadPrompt(const PromptOptions& options, const Model& model) {
+void AddSpecialOption(CLI::App* app, Framing* framing) {
+  app->add_flag("--special", framing->special, "Special tokens written in the texts become their ids");
+}
+
+void AddFramingOptions(CLI::App* app, Framing* framing) {
+  AddSpecialOption(app, framing);
+  app->add_flag("--chat", framing->chat,
+                "A context is said as a user's message, by the turn format of the model file: it begins the "
+                "message, a question ends it, and the assistant answers");
+}
+
+TokenList ReadPrompt(const PromptOptions& options, const Model& model, bool asked) {
   if (!options.tokens.empty()) return ReadTokens(options.tokens);
-  return model.TokenizePrompt(options.file.empty() ? options.text : ReadFile(options.file, kMaxPromptBytes));
+  const std::string text = options.file.empty() ? options.text : ReadFile(options.file, kMaxPromptBytes);
+  return asked ? model.TokenizePrompt(text) : model.TokenizeWhole(text);
 }
 
 void AddContextOptions(CLI::App* app, SessionOptions* options) {

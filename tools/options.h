@@ -32,6 +32,7 @@ struct ModelOptions {
   int32_t threads = 0;
   int64_t memory_limit = 0;
   bool trusted = false;
+  Framing framing;  // of the model's texts from its opening on
 };
 // What a command takes for its model: kAnyModel with OpenModel, kModelFile with OpenModelFile.
 constexpr char kModelFile[] = "Model file (.kvc)",
@@ -61,12 +62,15 @@ Policy MakePolicy(const std::string& spec, const TableOptions& options);
 // Says it when none of a command's policies takes the scores or slots that were given.
 void NoteIdleTables(const TableOptions& options, const std::vector<std::string>& specs);
 
+void AddSpecialOption(CLI::App* app, Framing* framing);   // --special
+void AddFramingOptions(CLI::App* app, Framing* framing);  // --special --chat
+
 struct PromptOptions {
   std::string text, file, tokens;
 };
 void AddPromptOptions(CLI::App* app, PromptOptions* options);
-// Token ids of the prompt; --tokens are taken as they are.
-TokenList ReadPrompt(const PromptOptions& options, const Model& model);
+// Token ids of the prompt; --tokens are taken as they are. asked: questions follow it.
+TokenList ReadPrompt(const PromptOptions& options, const Model& model, bool asked);
 
 struct SessionOptions {
   int32_t context = 0, top_k = 0;

@@ -186,14 +186,13 @@ bool TaskEvaluator::Fits(const Task& task) const {
   size_t longest = 0;
   for (const Question& question : task.questions) {
     longest = std::max(longest, model_.TokenizeAfter(context, question.question).size() +
-                                    model_.Tokenize(question.answer, KVC_CONTINUE).size());
+                                    model_.TokenizeAnswer(question.answer).size());
   }
   return context.size() + longest <= static_cast<size_t>(model_.info().max_tokens);
 }
 
 bool TaskEvaluator::Counts(const Question& question) const {
-  return model_.Tokenize(question.answer, KVC_CONTINUE).size() >
-         (protocol_ == TaskProtocol::kPrompt ? 1u : 0u);
+  return model_.TokenizeAnswer(question.answer).size() > (protocol_ == TaskProtocol::kPrompt ? 1u : 0u);
 }
 
 std::vector<Task> TasksThatFit(const Model& model, const TaskEvaluator& evaluator, const std::string& file,
@@ -224,7 +223,7 @@ std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::
   if (ask) Start(context, sums);
   for (const Question& question : task.questions) {
     const TokenList asked = model_.TokenizeAfter(context, question.question),
-                    answer = model_.Tokenize(question.answer, KVC_CONTINUE);
+                    answer = model_.TokenizeAnswer(question.answer);
     if (!ask) {
       TokenList whole = context;
       whole.insert(whole.end(), asked.begin(), asked.end());

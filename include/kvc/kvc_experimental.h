@@ -39,6 +39,21 @@ kvc_status kvc_session_get_keys(kvc_session* session, int32_t layer, int32_t kv_
 kvc_status kvc_session_get_values(kvc_session* session, int32_t layer, int32_t kv_head, float* values,
                                   int32_t cap_values, int32_t* n_out);
 
+/* The tokens of one message of a conversation as kvc_session_say feeds them, by the marks of the model file.
+ * The message is the first of its conversation, or the first behind a system text. Its text may come in two
+ * parts, of which the first ends and the second begins where the border is, as texts do that KVC_CONTINUE
+ * joins.  [model] */
+#define KVC_TURN_ANSWER 1         /* the assistant's mark comes behind it */
+#define KVC_TURN_AFTER_SYSTEM 2   /* a system text is before it */
+#define KVC_TURN_HEAD 4           /* up to the end of the text: more of it follows */
+#define KVC_TURN_TAIL 8           /* from the beginning of the text: what a head began */
+#define KVC_TURN_PARSE_SPECIAL 16 /* special tokens written in the text become their ids */
+kvc_status kvc_model_encode_turn(const kvc_model* model, int32_t role, const uint8_t* text, int32_t n_text,
+                                 int32_t flags, int32_t* tokens, int32_t cap_tokens, int32_t* n_out);
+/* What the model runs on, as JSON: name, description, instruction_sets, threads as in kvc_device_describe.
+ * [model] */
+kvc_status kvc_model_describe_device(const kvc_model* model, char* json, int32_t cap_json, int32_t* n_out);
+
 /* Bytes per second that the model's device reads from its memory, measured now: the limit that its steps have.
  * The processor reads the model's weights where they lie, with the model's threads, the median of several
  * passes; a GPU copies within its memory, both ways counted, the best of several, which takes up to 256 MiB

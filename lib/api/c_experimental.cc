@@ -2,9 +2,12 @@
 #define KVC_EXPERIMENTAL
 #include "kvc/kvc_experimental.h"
 
+#include <string>
 #include <vector>
 
 #include "lib/api/handles.h"
+#include "lib/base/json_text.h"
+#include "lib/engine/turns.h"
 
 using kvc::Code;
 using kvc::CopyBuffer;
@@ -53,6 +56,51 @@ kvc_status kvc_model_measure(kvc_model* model, double* out_bytes_per_second) {
     if (!measured.ok()) return measured.status();
     *out_bytes_per_second = measured.value();
     return {};
+  });
+}
+
+kvc_status kvc_model_encode_turn(const kvc_model* model, int32_t role, const uint8_t* text, int32_t n_text,
+                                 int32_t flags, int32_t* tokens, int32_t cap_tokens, int32_t* n_out) {
+  return Guard([&]() -> Status {
+    constexpr int32_t kKnown =
+        KVC_TURN_ANSWER | KVC_TURN_AFTER_SYSTEM | KVC_TURN_HEAD | KVC_TURN_TAIL | KVC_TURN_PARSE_SPECIAL;
+    if (model == nullptr) return NullError("model");
+    if (role < 0 || role >= static_cast<int32_t>(kvc::kRoles))
+      return Error(Code::kInvalid, "role %d: there are %zu", role, kvc::kRoles);
+    if (n_text < 0 || (n_text > 0 && text == nullptr))
+      return Error(Code::kInvalid, "text: %d bytes at %s", n_text, text == nullptr ? "NULL" : "an address");
+    const bool head = (flags & KVC_TURN_HEAD) != 0, answer = (flags & KVC_TURN_ANSWER) != 0;
+    if ((flags & ~kKnown) != 0 || (head && answer))
+      return Error(Code::kInvalid, "flags 0x%x: unknown bits, or an answer to a message that goes on",
+                   static_cast<unsigned>(flags));
+    kvc::TurnPlace place;
+    place.after_system = (flags & KVC_TURN_AFTER_SYSTEM) != 0, place.first = !place.after_system;
+    place.answer = answer, place.open = head, place.opened = (flags & KVC_TURN_TAIL) != 0;
+    place.special = (flags & KVC_TURN_PARSE_SPECIAL) != 0;
+    const kvc::Model& m = *model->model;
+    std::vector<int32_t> ids;
+    KVC_RETURN_IF_ERROR(kvc::EncodeTurn(m.tokenizer(), m.file().turn_format(), kvc::TurnMarks(),
+                                        static_cast<kvc::Role>(role), {text, static_cast<size_t>(n_text)},
+                                        place, &ids));
+    return CopyBuffer(ids.data(), ids.size(), "tokens", tokens, cap_tokens, n_out);
+  });
+}
+
+kvc_status kvc_model_describe_device(const kvc_model* model, char* json, int32_t cap_json, int32_t* n_out) {
+  return Guard([&]() -> Status {
+    if (model == nullptr) return NullError("model");
+    const kvc::DeviceInfo& info = model->model->device().info();
+    std::string text;
+    kvc::JsonWriter writer(&text);
+    writer.BeginObject();
+    writer.Field("name", info.name);
+    writer.Field("description", info.description);
+    writer.Key("instruction_sets").BeginArray();
+    for (const std::string& name : info.instruction_sets) writer.Value(name);
+    writer.EndArray();
+    writer.Field("threads", info.n_threads);
+    writer.EndObject();
+    return CopyBuffer(text.data(), text.size(), "json", json, cap_json, n_out);
   });
 }
 

@@ -52,13 +52,13 @@ Span<const uint8_t> Trimmed(const TurnFormat& file, const TurnMarks& marks, Role
                                               : kTrimUserStart;
   const uint8_t end = role == Role::kSystem ? kTrimSystemEnd : user ? kTrimUserEnd : kTrimAssistantEnd;
   const uint8_t *p = text.data(), *stop = p + text.size();
-  while ((file.trim & start) != 0 && p < stop) {
+  while ((file.trim & start) != 0 && !place.opened && p < stop) {
     int32_t c = 0;
     const size_t n = Utf8Length(p, static_cast<size_t>(stop - p), &c);
     if (n == 0 || !IsWhiteSpace(c)) break;
     p += n;
   }
-  while ((file.trim & end) != 0 && p < stop) {
+  while ((file.trim & end) != 0 && !place.open && p < stop) {
     const uint8_t* last = stop - 1;
     while (last > p && (*last & 0xC0) == 0x80) --last;
     int32_t c = 0;
@@ -121,12 +121,19 @@ Status EncodeTurn(const Tokenizer& tokenizer, const TurnFormat& file, const Turn
   text = Trimmed(file, marks, role, text, place);
   Parts parts;
   if (place.after_answer) parts.Mark(marks.Suffix(file, Role::kAssistant));
-  parts.Mark(marks.Prefix(file, role, place));
-  parts.text.append(reinterpret_cast<const char*>(text.data()), text.size());
-  parts.Mark(marks.Suffix(file, role));
+  if (!place.opened) parts.Mark(marks.Prefix(file, role, place));
+  const std::string said(reinterpret_cast<const char*>(text.data()), text.size());
+  if (place.special) {
+    parts.Mark(said);
+  } else {
+    parts.text += said;
+  }
+  if (!place.open) parts.Mark(marks.Suffix(file, role));
   if (place.answer) parts.Mark(marks.AnswerPrefix(file));
   const bool adds_bos = tokenizer.spec().add_bos && (!file.bos_in_marks || marks.Own(role));
-  const uint32_t flags = !place.first ? uint32_t{kContinue} : adds_bos ? uint32_t{kAddBos} : 0;
+  const uint32_t flags = !place.first || place.opened ? uint32_t{kContinue}
+                         : adds_bos                   ? uint32_t{kAddBos}
+                                                      : 0;
   TokenList list;
   KVC_RETURN_IF_ERROR(tokenizer.EncodeParts(
       {reinterpret_cast<const uint8_t*>(parts.text.data()), parts.text.size()}, parts.trusted, flags, &list));

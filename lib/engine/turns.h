@@ -21,6 +21,10 @@ struct TurnPlace {
   bool after_system = false;  // what was said last is a system text
   bool answer = false;        // the assistant's mark comes behind it
   int32_t newest_token = -1;  // the one before it: an end of the answer that is there already is not repeated
+  // Parts of a message: its text goes on behind what is encoded here, or has begun before it. The border is
+  // as between texts that kContinue joins.
+  bool open = false, opened = false;
+  bool special = false;  // special tokens written in the text count as such
 };
 
 // Marks of the caller's, role by role, instead of a file's.
@@ -55,9 +59,9 @@ class TurnMarks {
   std::array<OwnMarks, kRoles> own_;
 };
 
-// Appends the tokens of one message. The marks may hold special tokens, the text cannot: "trusted" is what
-// the model's file and the caller wrote as marks. kUnsupported: there are no marks, or a system text where
-// the model was made for none.
+// Appends the tokens of one message. The marks may hold special tokens, the text cannot unless place says so:
+// "trusted" is what the model's file and the caller wrote as marks. kUnsupported: there are no marks, or a
+// system text where the model was made for none.
 Status EncodeTurn(const Tokenizer& tokenizer, const TurnFormat& file, const TurnMarks& marks, Role role,
                   Span<const uint8_t> text, const TurnPlace& place, std::vector<int32_t>* ids);
 

@@ -287,4 +287,75 @@ TEST_F(Conversation, AnEmptyMessageBeginsAnAnswerToo) {
   EXPECT_EQ(token, letter);
 }
 
+// What docs/sessions.md says of many questions about one document: what is fed, and what is compressed when.
+class AskedDocument : public Conversation {
+ protected:
+  using Feed = kvc_status (*)(kvc_session*, const int32_t*, int32_t);
+  kvc_session* Begin(const char* spec) {
+    kvc_session* session = new_session(model_, spec, 0);
+    sessions_.push_back(session);
+    return session;
+  }
+  kvc_session* Fork(kvc_session* session) {
+    kvc_session* fork = nullptr;
+    EXPECT_EQ(kvc_session_fork(session, &fork), KVC_OK) << kvc_last_error();
+    sessions_.push_back(fork);
+    return fork;
+  }
+  void TearDown() override {
+    for (kvc_session* session : sessions_) kvc_session_close(session);
+    Conversation::TearDown();
+  }
+  static void Read(kvc_session* session, Feed feed, const Tokens& tokens) {
+    ASSERT_EQ(feed(session, tokens.data(), static_cast<int32_t>(tokens.size())), KVC_OK) << kvc_last_error();
+  }
+  static void ExpectSameSlots(kvc_session* one, kvc_session* other) {
+    ExpectSame(one, other);
+    SIZED(kvc_session_stats, mine);
+    SIZED(kvc_session_stats, its);
+    ASSERT_EQ(kvc_session_get_stats(one, &mine), KVC_OK);
+    ASSERT_EQ(kvc_session_get_stats(other, &its), KVC_OK);
+    EXPECT_EQ(mine.n_slots, its.n_slots);
+  }
+  const std::string text_ = "it is said that Ada lives here, and that Bo does not";
+  std::vector<kvc_session*> sessions_;
+};
+
+TEST_F(AskedDocument, IsAMessageOfItsOwn) {
+  for (const char* spec : {"full", "snapkv:budget=16,window=4", "reconstruct:budget=16"}) {
+    kvc_session *document = Begin(spec), *hand = Begin(spec);
+    Mark(document);
+    ASSERT_EQ(Say(document, KVC_ROLE_USER, text_), KVC_OK);
+    Read(hand, kvc_session_append, kBos + (kPad + Text("U:" + text_ + "\n")));
+    for (kvc_session* s : {document, hand}) ASSERT_EQ(kvc_session_compress(s), KVC_OK) << kvc_last_error();
+    ExpectSameSlots(document, hand);
+    for (const std::string question : {"who?", "and where is that?"}) {
+      kvc_session *asked = Fork(document), *by_hand = Fork(hand);
+      ASSERT_EQ(Say(asked, KVC_ROLE_USER, question, KVC_ANSWER), KVC_OK) << kvc_last_error();
+      Read(by_hand, kvc_session_prefill, kPad + Text("U:" + question + "\nA:"));
+      ExpectSameSlots(asked, by_hand);
+    }
+  }
+}
+
+// As `kvc run --chat --ask`: a prompt that is compressed, and what is appended to it.
+TEST_F(AskedDocument, IsOneMessageWithItsQuestion) {
+  for (const char* spec : {"full", "snapkv:budget=16,window=4", "reconstruct:budget=16",
+                           "kvzip:budget_bytes=8KiB,reread=own,once=1"}) {
+    kvc_session *document = Begin(spec), *hand = Begin(spec);
+    ASSERT_EQ(kvc_session_set_turn_marks(document, KVC_ROLE_USER, "<pad>U:", ""), KVC_OK);
+    ASSERT_EQ(kvc_session_set_turn_marks(document, KVC_ROLE_ASSISTANT, "", ""), KVC_OK);
+    ASSERT_EQ(Say(document, KVC_ROLE_USER, text_, KVC_ANSWER), KVC_OK) << kvc_last_error();
+    Read(hand, kvc_session_prefill, kBos + (kPad + Text("U:" + text_)));
+    ExpectSameSlots(document, hand);
+    for (const std::string question : {" who?", " and where is that?"}) {
+      kvc_session *asked = Fork(document), *by_hand = Fork(hand);
+      ASSERT_EQ(kvc_session_set_turn_marks(asked, KVC_ROLE_USER, "", "<eos>\nA:"), KVC_OK);
+      ASSERT_EQ(Say(asked, KVC_ROLE_USER, question), KVC_OK) << kvc_last_error();
+      Read(by_hand, kvc_session_append, Text(question) + (kEos + Text("\nA:")));
+      ExpectSameSlots(asked, by_hand);
+    }
+  }
+}
+
 }  // namespace

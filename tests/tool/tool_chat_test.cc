@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/tool/run_program.h"
+#include "tests/tool/talking_model.h"
 
 namespace {
 
@@ -58,6 +59,141 @@ TEST(Chat, ATurnIsWhatItsMarksSay) {
   EXPECT_EQ(turns[0]["tokens"], run.Json()["tokens"]);
   EXPECT_EQ(turns[0]["user"], "hello");
   EXPECT_FALSE(turns[0]["stopped"]);
+}
+
+// What `kvc run --chat` is fed and answers is what `kvc chat` is fed and answers. One call of chat says all
+// texts, each in a conversation of its own.
+void ExpectRunSaysAsChat(const std::string& model, const std::vector<std::string>& texts,
+                         std::vector<std::string> options, bool* takes) {
+  options.insert(options.end(), {"--max-tokens", "4", "--json", "--context", "2048"});
+  std::string lines;
+  for (const std::string& text : texts) lines += text + "\n/forget\n";
+  const ProgramResult chat = Chat(model, lines, options);
+  const std::vector<Json> turns = Turns(chat);
+  *takes = chat.exit_code == 0;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    std::vector<std::string> run = {"run", model, "--chat", "--prompt", texts[i]};
+    run.insert(run.end(), options.begin(), options.end());
+    const ProgramResult said = RunKvc(run);
+    ASSERT_EQ(said.exit_code, chat.exit_code) << said.err << chat.err;
+    if (!*takes) continue;  // a system text that its template has not
+    EXPECT_EQ(said.Json()["n_prompt"], turns[i]["stats"]["n_prompt"]) << texts[i];
+    EXPECT_EQ(said.Json()["tokens"], turns[i]["tokens"]) << texts[i];
+    EXPECT_EQ(said.Json()["framing"]["chat"], true);
+  }
+}
+
+TEST(Chat, RunSaysWhatChatSaysByEveryTemplate) {
+  int n_compared = 0, n_with_system = 0, n_without_turns = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(KVC_SOURCE_DIR "/tests/data/templates")) {
+    const std::string name = entry.path().stem().string();
+    if (entry.path().extension() != ".jinja") continue;
+    SCOPED_TRACE(name);
+    const TemporaryFolder folder;
+    const TalkingModel model = MakeTalkingModel(folder, name, ReadWholeFile(entry.path().string()));
+    const ProgramResult about = RunKvc({"inspect", model.path, "--json"});
+    if (about.Json()["turn_format"]["user_prefix"] == "" &&
+        about.Json()["turn_format"]["user_suffix"] == "") {
+      ++n_without_turns;
+      const ProgramResult run = RunKvc({"run", model.path, "--chat", "--prompt", "hello"});
+      EXPECT_EQ(run.exit_code, 1);
+      EXPECT_NE(run.err.find("does not say how turns are marked"), std::string::npos) << run.err;
+      continue;
+    }
+    // White space that a template may trim, and a mark that stays letters.
+    const std::vector<std::string> texts = {"hello", "  so " + model.mark + " it is ab "};
+    bool takes = false;
+    ExpectRunSaysAsChat(model.path, texts, {}, &takes);
+    EXPECT_TRUE(takes);
+    ++n_compared;
+    ExpectRunSaysAsChat(model.path, texts, {"--system", "be kind"}, &takes);
+    n_with_system += takes;
+  }
+  EXPECT_GE(n_compared, 30);
+  EXPECT_GE(n_with_system, 15);
+  EXPECT_GE(n_without_turns, 1);
+}
+
+// The document is compressed; the question ends its message and is kept whole.
+TEST(Chat, AContextAndItsQuestionAreOneMessage) {
+  const TemporaryFolder folder;
+  const std::string model = WithTurns(folder), context = "The code of Robin is 386. The code of Ada is 215.",
+                    question = " The code of Robin is";
+  const std::vector<Json> turns =
+      Turns(Chat(model, context + question + "\n", {"--json", "--max-tokens", "6"}));
+  ASSERT_EQ(turns.size(), 1u);
+  for (const std::string policy : {"full", "snapkv:budget=4096"}) {  // nothing is dropped
+    const ProgramResult run = RunKvc({"run", model, "--chat", "--prompt", context, "--ask", question, "--ask",
+                                      " No", "--max-tokens", "6", "--json", "--policy", policy});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(run.Json()["answers"][0]["tokens"], turns[0]["tokens"]);
+    EXPECT_EQ(run.Json()["stats"]["n_prompt"], turns[0]["stats"]["n_prompt"]);
+    EXPECT_LT(run.Json()["n_prompt"], turns[0]["stats"]["n_prompt"]);
+  }
+  // Said aloud, question and answer have lines of their own.
+  const ProgramResult aloud =
+      RunKvc({"run", model, "--chat", "--prompt", context, "--ask", "Who?", "--max-tokens", "1"});
+  EXPECT_EQ(aloud.out.substr(0, 5), "Who?\n") << aloud.out;
+}
+
+TEST(Chat, SpecialTokensThatAreWrittenBecomeTheirIds) {
+  const TemporaryFolder folder;
+  const TalkingModel model = MakeTalkingModel(folder, "chatml", ChatmlBehindBos());
+  const auto run = [](const std::string& file, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"run", file, "--max-tokens", "4", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = RunKvc(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.Json();
+  };
+  const std::string written = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n";
+  const Json said = run(model.path, {"--chat", "--prompt", "hello"}),
+             special = run(model.path, {"--special", "--prompt", written}),
+             letters = run(model.path, {"--prompt", written});
+  EXPECT_EQ(special["tokens"], said["tokens"]);
+  EXPECT_EQ(special["n_prompt"], said["n_prompt"]);
+  EXPECT_GT(letters["n_prompt"], said["n_prompt"]);
+  // A prompt that begins with BOS has no second one.
+  const Json with = run(KVC_RECALL, {"--special", "--prompt", "<|bos|>The code of Ada is"}),
+             without = run(KVC_RECALL, {"--prompt", "The code of Ada is"});
+  EXPECT_EQ(with["n_prompt"], without["n_prompt"]);
+  EXPECT_EQ(with["tokens"], without["tokens"]);
+  const std::vector<std::string> kept = {"kept", KVC_RECALL, "--policy", "full", "--json", "--prompt"};
+  const auto n_kept = [&](const std::string& text, const std::vector<std::string>& more) {
+    std::vector<std::string> words = kept;
+    words.push_back(text);
+    words.insert(words.end(), more.begin(), more.end());
+    return RunKvc(words).Json()["n_prompt"];
+  };
+  EXPECT_EQ(n_kept("<|bos|>x<|eos|>", {"--special"}), 3);
+  EXPECT_GT(n_kept("<|bos|>x<|eos|>", {}), 3);
+}
+
+TEST(Chat, FramingsThatCannotBeMeantAreRefused) {
+  const TemporaryFolder folder;
+  const std::string ids = folder.Write("ids.json", "[1, 2]");
+  for (const auto& [words, why] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"run", KVC_RECALL, "--prompt", "x", "--system", "s"}, "--chat"},
+           {{"run", KVC_RECALL, "--tokens", ids, "--chat"}, "--tokens"},
+           {{"run", KVC_RECALL, "--tokens", ids, "--special"}, "--tokens"},
+           {{"eval", KVC_RECALL, "--text", ids, "--chat"}, "--chat is for --data or --suite"}}) {
+    const ProgramResult result = RunKvc(words);
+    EXPECT_EQ(result.exit_code, 2) << why << result.err;
+    EXPECT_NE(result.err.find(why), std::string::npos) << result.err;
+  }
+}
+
+TEST(Chat, ScoresBesideACheckpointAreNamedWhereAPolicyWantsSome) {
+  const TemporaryFolder folder;
+  const std::string source = KVC_SOURCE_DIR "/models/recall";
+  for (const char* command : {"run \"$2\" --prompt x", "plan \"$2\" --context 300"}) {
+    const ProgramResult result =
+        RunShell(std::string("KVC_CACHE=\"$3\" \"$1\" ") + command + " --policy cokv:budget=64",
+                 {source, folder.Path("c")});
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    EXPECT_NE(result.err.find("--head-scores " + source + "/head_scores.json"), std::string::npos)
+        << result.err;
+  }
 }
 
 // kvc run of the folder hf, with the cache of converted models in `cache`.

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "tests/tool/run_program.h"
+#include "tests/tool/talking_model.h"
 
 namespace {
 
@@ -130,6 +131,147 @@ TEST(ToolEvalText, TheShortestWindowHasTextInItsSecondHalf) {
       }
     }
   }
+}
+
+// What two results say of the same prompts but how long they took.
+Json Untimed(Json rows) {
+  for (Json& row : rows) {
+    for (const char* other : {"file", "prefill_seconds", "step_seconds"}) row.erase(other);
+  }
+  return rows;
+}
+
+// Tasks by themselves, and with the turns written around them.
+struct TurnTasks {
+  TurnTasks() {
+    std::string plain, written;
+    for (const std::string name : {"Ada", "Robin", "Ann", "Bo", "Cy", "Di", "Ed", "Flo"}) {
+      const std::string context = "It is said that " + name + " is here. And more.", question = " Who is it?";
+      const auto line = [&](const std::string& before, const std::string& behind) {
+        return Json{{"context", before + context},
+                    {"questions", {{{"question", question + behind}, {"answer", name}}}}}
+                   .dump() +
+               "\n";
+      };
+      plain += line("", "");
+      written += line("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n");
+    }
+    tasks = folder.Write("tasks.jsonl", plain), turns = folder.Write("turns.jsonl", written);
+    model = MakeTalkingModel(folder, "talks", ChatmlBehindBos()).path;
+  }
+  ProgramResult Run(const std::string& command, const std::string& data,
+                    const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {command, model, "--data", data};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunKvc(words);
+  }
+  TemporaryFolder folder;
+  std::string tasks, turns, model;
+};
+
+// Said by the turn format is what is written by hand with --special.
+TEST(ToolEvalTurns, EvalAndTuneAskAsTheModelWasTrained) {
+  const TurnTasks files;
+  const std::vector<std::vector<std::string>> calls = {
+      {"eval", "--policy", "full", "--policy", "snapkv:budget=16,window=4", "--json"},
+      {"eval", "--policy", "snapkv:budget=16,window=4", "--protocol", "prompt", "--json"},
+      {"tune", "--policy", "snapkv:window=4", "--budgets", "16,8", "--max-loss", "90%", "--confidence", "60%",
+       "--held-out", "0", "--metric", "kl", "--max-kl", "1000", "--json"}};
+  for (const std::vector<std::string>& call : calls) {
+    const std::vector<std::string> more(call.begin() + 1, call.end());
+    const auto with = [&](const std::string& data, const std::string& flag) {
+      std::vector<std::string> words = more;
+      if (!flag.empty()) words.push_back(flag);
+      const ProgramResult result = files.Run(call[0], data, words);
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+      return result.Json();
+    };
+    const Json said = with(files.tasks, "--chat"), special = with(files.turns, "--special"),
+               letters = with(files.turns, "");
+    const char* rows = call[0] == "eval" ? "results" : "candidates";
+    EXPECT_EQ(Untimed(said[rows]), Untimed(special[rows]));
+    EXPECT_NE(Untimed(letters[rows]), Untimed(special[rows]));
+    EXPECT_EQ(said["framing"], (Json{{"special", false}, {"chat", true}}));
+    EXPECT_EQ(special["framing"], (Json{{"special", true}, {"chat", false}}));
+    EXPECT_EQ(letters["framing"], (Json{{"special", false}, {"chat", false}}));
+  }
+}
+
+TEST(ToolEvalTurns, ScoresAreMeasuredInTurnsToo) {
+  const TurnTasks files;
+  const auto score = [&](const std::string& data, const std::string& flag, const std::string& name) {
+    std::vector<std::string> words = {"--method", "exact",   "--utility", "nll",   "--window",
+                                      "4",        "--limit", "2",         "--out", files.folder.Path(name)};
+    if (!flag.empty()) words.push_back(flag);
+    const ProgramResult result = files.Run("score", data, words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return Json::parse(ReadWholeFile(files.folder.Path(name)));
+  };
+  const Json said = score(files.tasks, "--chat", "said.json"),
+             special = score(files.turns, "--special", "special.json"),
+             letters = score(files.turns, "", "letters.json");
+  EXPECT_EQ(said["scores"], special["scores"]);
+  EXPECT_NE(said["scores"], letters["scores"]);
+  EXPECT_EQ(said["framing"], (Json{{"special", false}, {"chat", true}}));
+  EXPECT_FALSE(letters.contains("framing"));
+  // A record holds for its framing alone.
+  const ProgramResult other = files.Run("score", files.tasks,
+                                        {"--method", "exact", "--utility", "nll", "--window", "4", "--limit",
+                                         "2", "--resume", "--out", files.folder.Path("said.json")});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_NE(other.err.find("framing"), std::string::npos) << other.err;
+  const ProgramResult merged =
+      RunKvc({"score-merge", files.folder.Path("said.json.log"), "--out", files.folder.Path("merged.json")});
+  ASSERT_EQ(merged.exit_code, 0) << merged.err;
+  const Json again = Json::parse(ReadWholeFile(files.folder.Path("merged.json")));
+  EXPECT_EQ(again["scores"], said["scores"]);
+  EXPECT_EQ(again["framing"], said["framing"]);
+}
+
+TEST(ToolEvalTurns, SuitesAreAskedInTurns) {
+  const TemporaryFolder folder;  // recall, whose marks are letters
+  const ProgramResult convert = RunShell(
+      "mkdir \"$3/hf\" && cp \"$2\"/models/recall/*.json \"$2\"/models/recall/*.safetensors \"$3/hf\" && "
+      "cp \"$2\"/tests/data/templates/chatml.jinja \"$3/hf/chat_template.jinja\" && "
+      "\"$1\" convert \"$3/hf\" \"$3/turns.kvc\"",
+      {KVC_SOURCE_DIR, folder.Path("")});
+  ASSERT_EQ(convert.exit_code, 0) << convert.err;
+  const auto slots = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {
+        "eval", folder.Path("turns.kvc"), "--suite", "needle", "--lengths", "512", "--limit", "1", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = RunKvc(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.Json()["results"][0]["slots_per_head"].get<double>();
+  };
+  // The length counts the marks; before a question that is asked later, only those of the beginning.
+  const double plain = slots({}), said = slots({"--chat"}), asked = slots({"--chat", "--protocol", "ask"});
+  EXPECT_LE(said, 512);
+  EXPECT_LE(plain, 512);
+  EXPECT_LT(asked, said);
+}
+
+TEST(ToolEvalTurns, ResultsSayWhereTheyWereMade) {
+  const TurnTasks files;
+  const ProgramResult eval = files.Run("eval", files.tasks, {"--json"});
+  const ProgramResult bench =
+      RunKvc({"bench", files.model, "--prompt", "9", "--gen", "1", "--repeat", "1", "--json"});
+  for (const ProgramResult& result : {eval, bench}) {
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const Json made_on = result.Json()["made_on"];
+    EXPECT_EQ(made_on["name"], "cpu");
+    EXPECT_NE(made_on["description"].get<std::string>().find("threads"), std::string::npos);
+  }
+  EXPECT_EQ(bench.Json()["device"], "auto");
+  const std::string page = files.folder.Path("page.html");
+  const ProgramResult report = files.Run(
+      "report", files.tasks, {"--policy", "snapkv:window=4", "--budgets", "16", "--chat", "-o", page});
+  ASSERT_EQ(report.exit_code, 0) << report.err;
+  const std::string html = ReadWholeFile(page);
+  for (const std::string& words :
+       {"<dd>cpu, " + eval.Json()["made_on"]["description"].get<std::string>() + "</dd>",
+        std::string("said as a user's message"), std::string("--chat")})
+    EXPECT_NE(html.find(words), std::string::npos) << words;
 }
 
 }  // namespace

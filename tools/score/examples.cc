@@ -66,9 +66,9 @@ class ExampleReader {
     if (options_.ask) set->prefixes.push_back(context);
     for (const Question& question : task.questions) {
       Example example;
-      example.where = where;
+      example.where = where, example.question = question.question;
       example.fed = model_.TokenizeAfter(context, question.question);
-      example.answer = model_.Tokenize(question.answer, KVC_CONTINUE);
+      example.answer = model_.TokenizeAnswer(question.answer);
       example.answers.push_back(question.answer);
       example.answers.insert(example.answers.end(), question.other_answers.begin(),
                              question.other_answers.end());

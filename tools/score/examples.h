@@ -26,7 +26,7 @@ struct Example {
   TokenList fed;       // after the masking, before the answer; may be empty
   TokenList answer;    // reference, at least one token
   std::vector<std::string> answers, classes;
-  std::string needle, where;  // where: "tasks.jsonl:3"
+  std::string question, needle, where;  // where: "tasks.jsonl:3"
 };
 
 struct ExampleSet {

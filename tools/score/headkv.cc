@@ -16,9 +16,8 @@ constexpr size_t kMostSteps = 50;
 constexpr double kCountedF1 = 0.5, kLeastOverlap = 0.5;
 
 TokenSpan Locate(const Model& model, const ExampleSet& set, const Example& example) {
-  const std::string question = model.Detokenize(example.fed);
   const TokenList needle =
-      model.Tokenize(example.needle.empty() ? question + example.answers[0] : example.needle, 0);
+      model.TokenizeText(example.needle.empty() ? example.question + example.answers[0] : example.needle);
   double overlap = 0;
   const TokenSpan span = FindNeedle(set.prefixes[static_cast<size_t>(example.prefix)], needle, &overlap);
   if (overlap < kLeastOverlap) {

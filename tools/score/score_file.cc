@@ -9,7 +9,6 @@
 
 #include "tools/failure.h"
 #include "tools/files.h"
-#include "tools/kvc_handles.h"
 #include "tools/score/players.h"
 
 namespace kvc::tool {
@@ -86,6 +85,7 @@ Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what) {
               {"max_answer", what.max_answer},
               {"first_line", what.first_line}};
   if (!plan.layers.empty()) header["layers"] = plan.layers;
+  if (!what.framing.plain()) header["framing"] = FramingJson(what.framing);
   return header;
 }
 
@@ -140,6 +140,13 @@ void ReadLogHeader(const Json& header, const std::string& path, ScorePlan* plan,
   what->max_prompt = whole("max_prompt", 0, INT32_MAX), what->max_answer = whole("max_answer", 0, INT32_MAX);
   what->n_examples = whole("n_examples", 1, INT32_MAX);
   what->first_line = FlagMember(header, "first_line", where);
+  if (header.contains("framing")) {
+    const Json& framing = header["framing"];
+    if (!framing.is_object() || !framing.contains("special") || !framing.contains("chat"))
+      throw Failure(where + ": framing must say special and chat");
+    what->framing.special = FlagMember(framing, "special", where);
+    what->framing.chat = FlagMember(framing, "chat", where);
+  }
   const std::vector<int32_t> shape = WholeList(header, "shape", where, 1, kMostPlayers);
   if (shape.size() != 2) throw Failure(where + ": shape must be [layers, heads]");
   if (int64_t{shape[0]} * shape[1] > kMostPlayers)
@@ -219,6 +226,7 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
       {"samples", std::accumulate(report.n_samples.begin(), report.n_samples.end(), int64_t{0}) * plan.runs},
       {"tool", "kvc " + LibraryVersion()}};
   if (!plan.layers.empty()) out["layers"] = plan.layers;
+  if (!what.framing.plain()) out["framing"] = FramingJson(what.framing);
   if (!plan.exact) {
     out["sizes"] = plan.sizes;
     out["samples_per_size"] = per_size;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/kvc_handles.h"
 #include "tools/output.h"
 #include "tools/score/score_plan.h"
 
@@ -13,7 +14,8 @@ struct MeasuredWhat {
   std::string model, fingerprint, method, utility, protocol, dataset;
   int32_t window = 8, split = 0, max_answer = 0, max_prompt = 0, n_examples = 0;
   bool first_line = false;
-  Json data;  // ExampleSet::identity
+  Json data;        // ExampleSet::identity
+  Framing framing;  // written where it is not plain
 };
 Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what);
 // How the call that began a log wanted its scores estimated, under "estimate" of the header: what a log holds

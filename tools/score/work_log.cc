@@ -124,6 +124,9 @@ void CheckSameHeader(const Json& wanted, const Json& found, const std::string& p
     throw Failure(path + ": a log of another measurement: " + key + " is " + other.dump().substr(0, 120) +
                   ", here " + value.dump().substr(0, 120));
   }
+  if (found.contains("framing") && !wanted.contains("framing"))
+    throw Failure(path + ": a log of another measurement: framing is " +
+                  found["framing"].dump().substr(0, 120) + ", here texts are read as they stand");
   if (found.size() - found.count(free) != wanted.size() - wanted.count(free))
     throw Failure(path + ": a log of another version of this program");
 }

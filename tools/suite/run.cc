@@ -28,10 +28,9 @@ struct ItemTokens {
 ItemTokens TokensOf(const Model& model, const SuiteItem& item, TaskProtocol protocol, int32_t n_answer) {
   ItemTokens out;
   const size_t context = static_cast<size_t>(model.info().max_tokens);
-  out.prompt =
-      model.TokenizePrompt(protocol == TaskProtocol::kAsk ? item.context : item.context + item.question);
-  if (protocol == TaskProtocol::kAsk && !item.question.empty())
-    out.question = model.TokenizeAfter(out.prompt, item.question);
+  const bool ask = protocol == TaskProtocol::kAsk;
+  out.prompt = ask ? model.TokenizePrompt(item.context) : model.TokenizeWhole(item.context + item.question);
+  if (ask) out.question = model.TokenizeAfter(out.prompt, item.question);
   const size_t taken = out.question.size() + static_cast<size_t>(n_answer);
   if (taken + 2 > context) throw Failure("a question and its answer do not fit the model's context");
   out.prompt = CutMiddle(out.prompt, context - taken);
@@ -102,7 +101,7 @@ std::vector<SuiteTask> SuiteTasks(const SuiteOptions& options, const Model& mode
   for (const std::string& path : options.questions)
     ruler.questions.push_back(ParseQuestionSet(ReadFile(path), path));
   const TokenCounter count = [&](const std::string& text) {
-    return static_cast<int64_t>(model.TokenizePrompt(text).size());
+    return static_cast<int64_t>(model.TokenizeWhole(text).size());
   };
   if (options.name == "needle") return NeedleTasks(options, ruler, count);
   for (const RulerTask& known : RulerTasks()) {
