@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "kvc/kvc.h"
+#define KVC_EXPERIMENTAL
+#include "kvc/kvc_experimental.h"
 #include "tests/api/fixture.h"
 
 namespace {
@@ -74,6 +75,28 @@ class Conversation : public testing::Test {
 TEST_F(Conversation, AFileWithoutMarksSaysSo) {
   EXPECT_EQ(Say(session_, KVC_ROLE_USER, "hello", KVC_ANSWER), KVC_E_UNSUPPORTED);
   EXPECT_NE(std::string(kvc_last_error()).find("kvc_session_set_turn_marks"), std::string::npos);
+}
+
+TEST_F(Conversation, WhatATurnIsEncodedFromIsChecked) {
+  const uint8_t text[] = {'h', 'i'};
+  int32_t n = 0;
+  const auto encode = [&](kvc_model* model, int32_t role, const uint8_t* from, int32_t n_text,
+                          int32_t flags) {
+    return kvc_model_encode_turn(model, role, from, n_text, flags, nullptr, 0, &n);
+  };
+  EXPECT_EQ(encode(model_, KVC_ROLE_USER, text, 2, 0), KVC_E_UNSUPPORTED);  // the file has no marks
+  EXPECT_EQ(encode(nullptr, KVC_ROLE_USER, text, 2, 0), KVC_E_INVALID);
+  EXPECT_EQ(encode(model_, 3, text, 2, 0), KVC_E_INVALID);
+  EXPECT_EQ(encode(model_, -1, text, 2, 0), KVC_E_INVALID);
+  EXPECT_EQ(encode(model_, KVC_ROLE_USER, nullptr, 2, 0), KVC_E_INVALID);
+  EXPECT_EQ(encode(model_, KVC_ROLE_USER, text, -1, 0), KVC_E_INVALID);
+  EXPECT_EQ(encode(model_, KVC_ROLE_USER, text, 2, 32), KVC_E_INVALID);
+  EXPECT_EQ(encode(model_, KVC_ROLE_USER, text, 2, KVC_TURN_HEAD | KVC_TURN_ANSWER), KVC_E_INVALID);
+  EXPECT_EQ(kvc_model_describe_device(nullptr, nullptr, 0, &n), KVC_E_INVALID);
+  ASSERT_EQ(kvc_model_describe_device(model_, nullptr, 0, &n), KVC_OK);
+  std::string json(static_cast<size_t>(n), ' ');
+  ASSERT_EQ(kvc_model_describe_device(model_, &json[0], n, &n), KVC_OK);
+  EXPECT_NE(json.find("\"name\":\""), std::string::npos) << json;
 }
 
 TEST_F(Conversation, EveryTurnIsItsMarksAndItsText) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/emulated.h"
 #include "tests/tool/run_program.h"
 #include "tests/tool/talking_model.h"
 
@@ -84,10 +85,10 @@ void ExpectRunSaysAsChat(const std::string& model, const std::vector<std::string
 }
 
 TEST(Chat, RunSaysWhatChatSaysByEveryTemplate) {
-  int n_compared = 0, n_with_system = 0, n_without_turns = 0;
+  int n_templates = 0, n_compared = 0, n_with_system = 0, n_without_turns = 0;
   for (const auto& entry : std::filesystem::directory_iterator(KVC_SOURCE_DIR "/tests/data/templates")) {
     const std::string name = entry.path().stem().string();
-    if (entry.path().extension() != ".jinja") continue;
+    if (entry.path().extension() != ".jinja" || n_templates++ % kvc::test::EveryNth(7) != 0) continue;
     SCOPED_TRACE(name);
     const TemporaryFolder folder;
     const TalkingModel model = MakeTalkingModel(folder, name, ReadWholeFile(entry.path().string()));
@@ -109,6 +110,7 @@ TEST(Chat, RunSaysWhatChatSaysByEveryTemplate) {
     ExpectRunSaysAsChat(model.path, texts, {"--system", "be kind"}, &takes);
     n_with_system += takes;
   }
+  if (kvc::test::kUnderQemu) return;
   EXPECT_GE(n_compared, 30);
   EXPECT_GE(n_with_system, 15);
   EXPECT_GE(n_without_turns, 1);

@@ -237,8 +237,12 @@ TEST(ToolEvalTurns, SuitesAreAskedInTurns) {
       {KVC_SOURCE_DIR, folder.Path("")});
   ASSERT_EQ(convert.exit_code, 0) << convert.err;
   const auto slots = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {
-        "eval", folder.Path("turns.kvc"), "--suite", "needle", "--lengths", "512", "--limit", "1", "--json"};
+    std::vector<std::string> words = {"eval",     folder.Path("turns.kvc"),
+                                      "--suite",  "ruler",
+                                      "--tasks",  "niah_single_1",
+                                      "--items",  "1",
+                                      "--length", "512",
+                                      "--json"};
     words.insert(words.end(), more.begin(), more.end());
     const ProgramResult result = RunKvc(words);
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -253,19 +257,20 @@ TEST(ToolEvalTurns, SuitesAreAskedInTurns) {
 
 TEST(ToolEvalTurns, ResultsSayWhereTheyWereMade) {
   const TurnTasks files;
-  const ProgramResult eval = files.Run("eval", files.tasks, {"--json"});
-  const ProgramResult bench =
-      RunKvc({"bench", files.model, "--prompt", "9", "--gen", "1", "--repeat", "1", "--json"});
+  const ProgramResult eval = files.Run("eval", files.tasks, {"--device", "cpu", "--json"});
+  const ProgramResult bench = RunKvc(
+      {"bench", files.model, "--device", "cpu", "--prompt", "9", "--gen", "1", "--repeat", "1", "--json"});
   for (const ProgramResult& result : {eval, bench}) {
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const Json made_on = result.Json()["made_on"];
     EXPECT_EQ(made_on["name"], "cpu");
     EXPECT_NE(made_on["description"].get<std::string>().find("threads"), std::string::npos);
   }
-  EXPECT_EQ(bench.Json()["device"], "auto");
+  EXPECT_EQ(bench.Json()["device"], "cpu");
   const std::string page = files.folder.Path("page.html");
-  const ProgramResult report = files.Run(
-      "report", files.tasks, {"--policy", "snapkv:window=4", "--budgets", "16", "--chat", "-o", page});
+  const ProgramResult report =
+      files.Run("report", files.tasks,
+                {"--device", "cpu", "--policy", "snapkv:window=4", "--budgets", "16", "--chat", "-o", page});
   ASSERT_EQ(report.exit_code, 0) << report.err;
   const std::string html = ReadWholeFile(page);
   for (const std::string& words :

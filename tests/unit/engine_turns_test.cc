@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "lib/engine/turns.h"
 #include "tests/support/tiny_session.h"
 
 namespace kvc {
@@ -62,6 +63,29 @@ TEST(EngineTurns, ASystemTextMayStandWithinTheUsersTurn) {
   ASSERT_TRUE(session->Accept('x').ok());
   ASSERT_TRUE(Say(session.get(), Role::kUser, " on ", true).ok());
   ExpectSame(session.get(), (kBos + Text("[S: kind :S] hi;A?x")) + kEos + kPad + Text("U:on;A?"));
+}
+
+// A message in two parts: one ends and the other begins within the text, whose ends alone are trimmed.
+TEST(EngineTurns, AMessageMayComeInTwoParts) {
+  const auto encode = [](const std::string& text, const TurnPlace& place) {
+    Tokens ids;
+    const Status status =
+        EncodeTurn(Nested()->tokenizer(), Nested()->file().turn_format(), TurnMarks(), Role::kUser,
+                   {reinterpret_cast<const uint8_t*>(text.data()), text.size()}, place, &ids);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return ids;
+  };
+  TurnPlace head, tail, behind;
+  head.first = tail.first = true, behind.after_system = true;
+  head.open = behind.open = true;
+  tail.opened = tail.answer = true;
+  EXPECT_EQ(encode(" it <eos> is ", head), kBos + Text("U:it <eos> is "));
+  EXPECT_EQ(encode(" who? ", tail), Text(" who?;A?"));
+  EXPECT_EQ(encode("", tail), Text(";A?"));
+  EXPECT_EQ(encode(" it", behind), Text(" it"));
+  head.special = tail.special = true;
+  EXPECT_EQ(encode("it <eos>", head), kBos + Text("U:it ") + kEos);
+  EXPECT_EQ(encode("<pad>?", tail), kPad + Text("?;A?"));
 }
 
 // Tokens that the caller feeds in the assistant's turn are its answer's, which ends before the next message.
