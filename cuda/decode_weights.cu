@@ -55,10 +55,23 @@ bool Decodes(const Part& w, int32_t cols, const ProductRoom& room) {
 
 cudaError_t DecodeWeights(int32_t cols, const ProductRoom& room, CudaStream& stream, Part* w) {
   const uint32_t n = static_cast<uint32_t>(int64_t{w->rows} * cols / kColumns);
-  const cudaError_t e =
-      w->type == WeightType::kInt8  ? LaunchType<WeightType::kInt8>(*w, n, room.decoded, stream)
-      : w->type == WeightType::kQ4K ? LaunchType<WeightType::kQ4K>(*w, n, room.decoded, stream)
-                                    : LaunchType<WeightType::kInt4>(*w, n, room.decoded, stream);
+  cudaError_t e = cudaErrorInvalidValue;
+  switch (w->type) {
+    case WeightType::kInt8:
+      e = LaunchType<WeightType::kInt8>(*w, n, room.decoded, stream);
+      break;
+    case WeightType::kInt4:
+      e = LaunchType<WeightType::kInt4>(*w, n, room.decoded, stream);
+      break;
+    case WeightType::kQ4K:
+      e = LaunchType<WeightType::kQ4K>(*w, n, room.decoded, stream);
+      break;
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBf16:
+    case WeightType::kQ6K:
+      break;  // Decodes() takes none of them
+  }
   w->type = WeightType::kF16, w->data = reinterpret_cast<const uint8_t*>(room.decoded);
   return e;
 }

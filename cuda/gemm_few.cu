@@ -522,12 +522,11 @@ FewKind KindOf(const Part& w, int32_t cols) {
     case WeightType::kQ4K:
       return cols % 32 == 0 && w.group % 32 == 0 ? FewKind{w.type, 32} : kNone;
     default:
-      return kNone;
+      return kNone;  // HasGemmFew says no
   }
 }
 
-// Of fine codes there are no kernels for more than 16 rows of two numbers, and of Q4_K none for experts
-// (prepare.cc).
+// No kernels: of fine codes for more than 16 rows of two numbers, of Q4_K for experts (prepare.cc).
 template <WeightType T, int kGroup>
 cudaError_t LaunchKind(const Product& p, const ProductRoom& room, CudaStream& stream) {
   if constexpr (!HasOffsets(T)) {
@@ -588,9 +587,14 @@ cudaError_t GemmFew(const Product& p, const ProductRoom& room, CudaStream& strea
       return LaunchKind<WeightType::kInt4, 32>(p, room, stream);
     case WeightType::kQ4K:
       return LaunchKind<WeightType::kQ4K, 32>(p, room, stream);
-    default:
+    case WeightType::kF16:
       return LaunchKind<WeightType::kF16, 32>(p, room, stream);
+    case WeightType::kF32:
+    case WeightType::kBf16:
+    case WeightType::kQ6K:
+      break;  // no kernels: KindOf
   }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace kvc::cuda

@@ -402,9 +402,14 @@ cudaError_t GemmMma(Product p, const ProductRoom& room, CudaStream& stream) {
       return LaunchType<WeightType::kInt4>(p, stream);
     case WeightType::kF16:
       return LaunchType<WeightType::kF16>(p, stream);
-    default:
+    case WeightType::kF32:
       return LaunchType<WeightType::kF32>(p, stream);
+    case WeightType::kBf16:
+    case WeightType::kQ4K:
+    case WeightType::kQ6K:
+      break;  // no forms: FormOf
   }
+  return cudaErrorInvalidValue;
 }
 
 cudaError_t Gemm(const Product& p, const ProductRoom& room, CudaStream& stream) {

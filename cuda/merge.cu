@@ -296,14 +296,22 @@ Status CudaDevice::Merge(Stream* s, const MergeArgs& a) {
   p.links = scratch.Take<int32_t>(heads * a.stride);
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
-  if (a.rule.kind == MergeKind::kIntoNext) {
-    const dim3 grid(static_cast<unsigned>((LongestOf(a.layer) + kRunPart - 1) / kRunPart),
-                    static_cast<unsigned>(heads));
-    if (grid.x == 0) return {};
-    return Check(KVC_LAUNCH(merge_into_next, grid, dim3(kRunWarps * kWarp), 0, StreamOf(s), p), "merging");
+  switch (a.rule.kind) {
+    case MergeKind::kIntoNext: {
+      const dim3 grid(static_cast<unsigned>((LongestOf(a.layer) + kRunPart - 1) / kRunPart),
+                      static_cast<unsigned>(heads));
+      if (grid.x == 0) return {};
+      return Check(KVC_LAUNCH(merge_into_next, grid, dim3(kRunWarps * kWarp), 0, StreamOf(s), p), "merging");
+    }
+    case MergeKind::kSpread: {
+      const dim3 grid(static_cast<unsigned>(heads));
+      return Check(KVC_LAUNCH(spread_values, grid, dim3(kBlock), 0, StreamOf(s), p), "merging");
+    }
+    case MergeKind::kNone:
+    case MergeKind::kIntoRest:
+      break;  // above
   }
-  return Check(KVC_LAUNCH(spread_values, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
-               "merging");
+  return {};
 }
 
 }  // namespace kvc::cuda

@@ -94,8 +94,10 @@ class Pages {
         return HalfBits(reinterpret_cast<const uint16_t*>(codes)[j]);
       case KvType::kBf16:
         return BfBits(reinterpret_cast<const uint16_t*>(codes)[j]);
-      default:
-        break;
+      case KvType::kInt8:
+      case KvType::kInt4:
+      case KvType::kInt2:
+        break;  // codes
     }
     const bool channels = which == 0 && s.f->coding == EntryCoding::kKeyChannels;
     // Not (a ? b : c)[j / n]: GCC 12 with its sanitizer of undefined behaviour divides in one of the branches

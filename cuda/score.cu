@@ -122,9 +122,13 @@ class Lines {
     float* dst = i.op == ScoreOp::kStore ? Aux(i.dst) : Register(i.dst);
     const float* src = Register(i.src);
     const int32_t columns = max(n_ - i.tail, 0);
+    // Every op by name, here and in One: one that has no case must not compile (host compilers see to it).
     switch (i.op) {
       case ScoreOp::kRows:
-        break;
+      case ScoreOp::kKeyCosine:
+      case ScoreOp::kLag:
+      case ScoreOp::kExpected:
+        break;  // kernels of their own
       case ScoreOp::kMeanQ:
       case ScoreOp::kDivideQ:
       case ScoreOp::kDivideQByRemaining:
@@ -169,8 +173,27 @@ class Lines {
         Each(n_, [&](int32_t t) { dst[t] = most; });
         break;
       }
-      default:
+      case ScoreOp::kSums:
+      case ScoreOp::kMaxima:
+      case ScoreOp::kLoad:
+      case ScoreOp::kStore:
+      case ScoreOp::kAdd:
+      case ScoreOp::kMax:
+      case ScoreOp::kMul:
+      case ScoreOp::kDiv:
+      case ScoreOp::kScale:
+      case ScoreOp::kCopy:
+      case ScoreOp::kRowsThatSaw:
+      case ScoreOp::kAge:
+      case ScoreOp::kPool:
+      case ScoreOp::kValueNorms:
+      case ScoreOp::kInfinite:
+      case ScoreOp::kIndex:
+      case ScoreOp::kKeyNorms:
+      case ScoreOp::kSqrt:
+      case ScoreOp::kRestLast:
         Each(n_, [&](int32_t t) { One(i, columns, t, dst, src); });
+        break;
     }
   }
 
@@ -290,8 +313,26 @@ class Lines {
       case ScoreOp::kInfinite:
         if (t < i.head || t >= columns) dst[t] = Infinity();
         break;
-      default:
+      case ScoreOp::kStore:
+      case ScoreOp::kCopy:
         dst[t] = src[t];
+        break;
+      case ScoreOp::kRows:
+      case ScoreOp::kMeanQ:
+      case ScoreOp::kDivideQ:
+      case ScoreOp::kDivideQByRemaining:
+      case ScoreOp::kPoolQ:
+      case ScoreOp::kGroup:
+      case ScoreOp::kLayerMean:
+      case ScoreOp::kGroupMean:
+      case ScoreOp::kShare:
+      case ScoreOp::kByMax:
+      case ScoreOp::kSpreadMax:
+      case ScoreOp::kHistory:
+      case ScoreOp::kKeyCosine:
+      case ScoreOp::kLag:
+      case ScoreOp::kExpected:
+        break;  // of whole lines
     }
   }
 

@@ -116,24 +116,27 @@ class HeadUpdate {
     const float average = __fdiv_rn(1.0f, static_cast<float>(pages_.len()));
     for (int32_t i = 0; i < row_.n_instrs; ++i) {
       const StepInstr instr = row_.instrs[i];
-      if (instr.op == StepOp::kAddPrior) {
-        AddPrior();
-        continue;
+      switch (instr.op) {
+        case StepOp::kAddPrior:
+          AddPrior();
+          break;
+        case StepOp::kHistory:
+          Each([&](int32_t x, const Slot& s) {
+            PushHistory(
+                row_.history, [&](int a) -> float& { return s.aux(a); }, mean_[x], average,
+                p_.sinks != nullptr);
+          });
+          break;
+        case StepOp::kAddAttention:
+        case StepOp::kAddOne:
+          EachLoadedEntry(
+              [&](int32_t x, const Slot& s) {
+                return s.aux(instr.dst) + (instr.op == StepOp::kAddAttention ? mean_[x] : 1.0f);
+              },
+              [&](int32_t, const Slot& s, float sum) { s.aux(instr.dst) = sum; });
+          __syncthreads();
+          break;
       }
-      if (instr.op == StepOp::kHistory) {
-        Each([&](int32_t x, const Slot& s) {
-          PushHistory(
-              row_.history, [&](int a) -> float& { return s.aux(a); }, mean_[x], average,
-              p_.sinks != nullptr);
-        });
-        continue;
-      }
-      EachLoadedEntry(
-          [&](int32_t x, const Slot& s) {
-            return s.aux(instr.dst) + (instr.op == StepOp::kAddAttention ? mean_[x] : 1.0f);
-          },
-          [&](int32_t, const Slot& s, float sum) { s.aux(instr.dst) = sum; });
-      __syncthreads();
     }
   }
 
@@ -308,8 +311,17 @@ class HeadUpdate {
                              l_.scores,
                              l_.keys + p_.update.sort_stride};
       const PageValues values{*this};
-      if (row_.merge.kind == MergeKind::kSpread) BlockSpread(line, values, s_);
-      if (row_.merge.kind == MergeKind::kIntoNext) BlockMergeInOrder(line, values, s_);
+      switch (row_.merge.kind) {
+        case MergeKind::kSpread:
+          BlockSpread(line, values, s_);
+          break;
+        case MergeKind::kIntoNext:
+          BlockMergeInOrder(line, values, s_);
+          break;
+        case MergeKind::kNone:
+        case MergeKind::kIntoRest:  // of whole prompts
+          break;
+      }
     }
     RemoveGone();
   }

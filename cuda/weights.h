@@ -145,8 +145,13 @@ KVC_DEVICE float WeightElement(const Part& w, int32_t cols, int32_t r, int32_t c
       return reinterpret_cast<const float*>(w.data)[at];
     case WeightType::kF16:
       return HalfBits(reinterpret_cast<const uint16_t*>(w.data)[at]);
-    default:
-      break;
+    case WeightType::kInt8:
+    case WeightType::kInt4:
+    case WeightType::kQ4K:
+      break;  // codes
+    case WeightType::kBf16:
+    case WeightType::kQ6K:
+      return 0;  // prepare.cc makes others of them
   }
   const int64_t group = static_cast<int64_t>(r) * (cols / w.group) + c / w.group;
   const float scale = HalfBits(w.scales[HasOffsets(w.type) ? 2 * group : group]);

@@ -213,7 +213,18 @@ void ReadSixBits(const uint8_t* in, uint8_t* scale, uint8_t* least) {
 }
 
 void ReadBlock(const Weight& w, int32_t r, int32_t b, WeightBlock* out) {
-  w.type == WeightType::kQ4K ? ReadOf<Q4>(w, r, b, out) : ReadOf<Q6>(w, r, b, out);
+  switch (w.type) {
+    case WeightType::kQ4K:
+      return ReadOf<Q4>(w, r, b, out);
+    case WeightType::kQ6K:
+      return ReadOf<Q6>(w, r, b, out);
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBf16:
+    case WeightType::kInt8:
+    case WeightType::kInt4:
+      return;  // these have no blocks
+  }
 }
 
 void ReadBlockOf(WeightType type, const uint8_t* block, WeightBlock* out) {
@@ -221,10 +232,20 @@ void ReadBlockOf(WeightType type, const uint8_t* block, WeightBlock* out) {
 }
 
 BlockHalves HalvesOf(WeightType type, WeightLayout layout) {
-  const bool q4 = type == WeightType::kQ4K;
-  if (layout == WeightLayout::kRowMajor)
-    return q4 ? BlockHalves{kQ4Bytes, 0, 2} : BlockHalves{kQ6Bytes, 208, 1};
-  return q4 ? BlockHalves{kQ4Panel, 0, 2 * kPanelLanes} : BlockHalves{kQ6Panel, 0, kPanelLanes};
+  const bool rows = layout == WeightLayout::kRowMajor;
+  switch (type) {
+    case WeightType::kQ4K:
+      return rows ? BlockHalves{kQ4Bytes, 0, 2} : BlockHalves{kQ4Panel, 0, 2 * kPanelLanes};
+    case WeightType::kQ6K:
+      return rows ? BlockHalves{kQ6Bytes, 208, 1} : BlockHalves{kQ6Panel, 0, kPanelLanes};
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBf16:
+    case WeightType::kInt8:
+    case WeightType::kInt4:
+      break;  // these have no blocks
+  }
+  return {};
 }
 
 SixBitBytes SixBitBytesOfPanels() { return {kScales, kQ4Codes, 63}; }

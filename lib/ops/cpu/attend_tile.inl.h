@@ -265,8 +265,12 @@ inline void AttendCodes(const AttendTileArgs& a) {
       return AttendVectors(a, keys(), CodeVectors<KvType::kInt4>(a.v, a.v_scales, a));
     case KvType::kInt2:
       return AttendVectors(a, keys(), CodeVectors<KvType::kInt2>(a.v, a.v_scales, a));
-    default:
+    case KvType::kInt8:
       return AttendVectors(a, keys(), CodeVectors<KvType::kInt8>(a.v, a.v_scales, a));
+    case KvType::kF32:
+    case KvType::kF16:
+    case KvType::kBf16:
+      return;  // values of codes have codes for keys
   }
 }
 

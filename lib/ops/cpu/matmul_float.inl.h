@@ -88,7 +88,12 @@ inline void MatMulFloat(const MatMulArgs& a) {
       return FloatMatMul<TypeF32>(a);
     case WeightType::kF16:
       return FloatMatMul<TypeF16>(a);
-    default:
+    case WeightType::kBf16:
       return FloatMatMul<TypeBf16>(a);
+    case WeightType::kInt8:
+    case WeightType::kInt4:
+    case WeightType::kQ4K:
+    case WeightType::kQ6K:
+      return;  // codes: matmul_codes.inl.h
   }
 }

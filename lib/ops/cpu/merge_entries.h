@@ -75,8 +75,15 @@ void MixDropped(const DroppedEntries& in, Values& values) {
 
 template <typename Values>
 void MergeDropped(const DroppedEntries& in, Values& values) {
-  if (in.rule.kind == MergeKind::kSpread) SpreadDropped(in, values);
-  if (in.rule.kind == MergeKind::kIntoNext) MixDropped(in, values);
+  switch (in.rule.kind) {
+    case MergeKind::kSpread:
+      return SpreadDropped(in, values);
+    case MergeKind::kIntoNext:
+      return MixDropped(in, values);
+    case MergeKind::kNone:
+    case MergeKind::kIntoRest:  // of whole prompts
+      return;
+  }
 }
 
 }  // namespace kvc::cpu

@@ -158,14 +158,21 @@ struct BlockPanels {
   }
 };
 
-inline void BlockPanelMatMul(const MatMulArgs& a) {
-  a.w->type == WeightType::kQ4K ? PanelTokens<BlockPanels<Q4KPanels>, kCodeTileTokens>(a, 0)
-                                : PanelTokens<BlockPanels<Q6KPanels>, kCodeTileTokens>(a, 0);
-}
-
-// Panels of any codes.
 inline bool IsBlocks(const Weight& w) { return w.type == WeightType::kQ4K || w.type == WeightType::kQ6K; }
 
+// Panels of any codes.
 inline void MatMulCodePanels(const MatMulArgs& a) {
-  IsBlocks(*a.w) ? BlockPanelMatMul(a) : CodePanelMatMul(a);
+  switch (a.w->type) {
+    case WeightType::kInt8:
+    case WeightType::kInt4:
+      return CodePanelMatMul(a);
+    case WeightType::kQ4K:
+      return PanelTokens<BlockPanels<Q4KPanels>, kCodeTileTokens>(a, 0);
+    case WeightType::kQ6K:
+      return PanelTokens<BlockPanels<Q6KPanels>, kCodeTileTokens>(a, 0);
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBf16:
+      return;  // FloatPanelMatMul
+  }
 }

@@ -79,7 +79,12 @@ inline void FloatPanelMatMul(const MatMulArgs& a) {
       return FloatPanelsOf<WidenedColumns<TypeF32>>(a);
     case WeightType::kF16:
       return FloatPanelsOf<WidenedColumns<TypeF16>>(a);
-    default:
+    case WeightType::kBf16:
       return FloatPanelsOf<WidenedColumns<TypeBf16>>(a);
+    case WeightType::kInt8:
+    case WeightType::kInt4:
+    case WeightType::kQ4K:
+    case WeightType::kQ6K:
+      return;  // MatMulCodePanels
   }
 }

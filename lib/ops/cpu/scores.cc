@@ -230,65 +230,45 @@ class Program {
     }
   }
 
-  void DoLine(const ScoreInstr& i, int32_t g, float* dst, const float* src) const {
+  void Share(const ScoreInstr& i, int32_t columns, float* dst) const {
+    const double sum = std::accumulate(dst, dst + columns, 0.0);
+    const float factor = sum > 0 ? static_cast<float>(static_cast<double>(i.x) / sum) : 0.0f;
+    for (int32_t t = 0; t < columns; ++t) dst[t] *= factor;
+  }
+
+  void ByMax(int32_t n, float* dst) const {
+    const float most = *std::max_element(dst, dst + n), inverse = most > 0 ? 1.0f / most : 0.0f;
+    for (int32_t t = 0; t < n; ++t) dst[t] *= inverse;
+  }
+
+  void Infinite(const ScoreInstr& i, int32_t n, int32_t columns, float* dst) const {
+    std::fill_n(dst, std::min(i.head, n), std::numeric_limits<float>::infinity());
+    std::fill(dst + columns, dst + n, std::numeric_limits<float>::infinity());
+  }
+
+  // Every op by name: one that has no case here must not compile.
+  void Do(const ScoreInstr& i, int32_t g, int thread) const {
+    float* dst = i.op == ScoreOp::kStore ? Aux(i.dst, g) : Register(i.dst, g);
+    const float* src = i.op == ScoreOp::kLoad ? nullptr : Register(i.src, g);
     const int32_t n = Len(g), columns = std::max(n - i.tail, 0);
     const auto each = [n](auto&& f) {
       for (int32_t t = 0; t < n; ++t) f(t);
     };
     switch (i.op) {
-      case ScoreOp::kAdd:
-        return kernels_.add(src, columns, dst);
-      case ScoreOp::kMax:
-        return each([&](int32_t t) { dst[t] = std::max(dst[t], src[t]); });
-      case ScoreOp::kMul:
-        return each([&](int32_t t) { dst[t] *= src[t]; });
-      case ScoreOp::kDiv:
-        return each([&](int32_t t) { dst[t] /= src[t]; });
-      case ScoreOp::kSqrt:
-        return each([&](int32_t t) { dst[t] = std::sqrt(dst[t]); });
-      case ScoreOp::kScale:
-        return each([&](int32_t t) { dst[t] *= i.x; });
-      case ScoreOp::kPool:
-        return Pool(src, columns, i.pool, dst);
-      case ScoreOp::kShare: {
-        const double sum = std::accumulate(dst, dst + columns, 0.0);
-        const float factor = sum > 0 ? static_cast<float>(static_cast<double>(i.x) / sum) : 0.0f;
-        for (int32_t t = 0; t < columns; ++t) dst[t] *= factor;
-        return;
-      }
-      case ScoreOp::kByMax: {
-        const float most = *std::max_element(dst, dst + n), inverse = most > 0 ? 1.0f / most : 0.0f;
-        return each([&](int32_t t) { dst[t] *= inverse; });
-      }
-      case ScoreOp::kSpreadMax:
-        std::fill_n(dst, n, *std::max_element(src, src + n));
-        return;
-      case ScoreOp::kInfinite:
-        std::fill_n(dst, std::min(i.head, n), std::numeric_limits<float>::infinity());
-        return std::fill(dst + columns, dst + n, std::numeric_limits<float>::infinity());
-      default:
-        std::copy_n(src, n, dst);
-    }
-  }
-
-  void Do(const ScoreInstr& i, int32_t g, int thread) const {
-    const bool to_aux = i.op == ScoreOp::kStore;
-    float* dst = to_aux ? Aux(i.dst, g) : Register(i.dst, g);
-    switch (i.op) {
       case ScoreOp::kRows:
       case ScoreOp::kExpected:
-        return;
+        return;  // over all heads
       case ScoreOp::kMeanQ:
       case ScoreOp::kDivideQ:
       case ScoreOp::kDivideQByRemaining:
       case ScoreOp::kPoolQ:
         return DoQuery(i, g, thread);
       case ScoreOp::kGroup:
-        return Group(g, std::max(Len(g) - i.tail, 0), i.group, dst);
+        return Group(g, columns, i.group, dst);
       case ScoreOp::kLayerMean:
-        return Mean(0, a_.n_heads, Len(g), dst);
+        return Mean(0, a_.n_heads, n, dst);
       case ScoreOp::kGroupMean:
-        return Mean(g * group_, (g + 1) * group_, Len(g), dst);
+        return Mean(g * group_, (g + 1) * group_, n, dst);
       case ScoreOp::kHistory:
         return History(g, thread);
       case ScoreOp::kRestLast:
@@ -304,8 +284,33 @@ class Program {
       case ScoreOp::kLag:
       case ScoreOp::kValueNorms:
         return DoSource(i, g, thread, dst);
-      default:
-        return DoLine(i, g, dst, Register(i.src, g));
+      case ScoreOp::kAdd:
+        return kernels_.add(src, columns, dst);
+      case ScoreOp::kMax:
+        return each([&](int32_t t) { dst[t] = std::max(dst[t], src[t]); });
+      case ScoreOp::kMul:
+        return each([&](int32_t t) { dst[t] *= src[t]; });
+      case ScoreOp::kDiv:
+        return each([&](int32_t t) { dst[t] /= src[t]; });
+      case ScoreOp::kSqrt:
+        return each([&](int32_t t) { dst[t] = std::sqrt(dst[t]); });
+      case ScoreOp::kScale:
+        return each([&](int32_t t) { dst[t] *= i.x; });
+      case ScoreOp::kPool:
+        return Pool(src, columns, i.pool, dst);
+      case ScoreOp::kShare:
+        return Share(i, columns, dst);
+      case ScoreOp::kByMax:
+        return ByMax(n, dst);
+      case ScoreOp::kSpreadMax:
+        std::fill_n(dst, n, *std::max_element(src, src + n));
+        return;
+      case ScoreOp::kInfinite:
+        return Infinite(i, n, columns, dst);
+      case ScoreOp::kStore:
+      case ScoreOp::kCopy:
+        std::copy_n(src, n, dst);
+        return;
     }
   }
 

@@ -53,13 +53,18 @@ void SelectEntries(const SelectLine& in) {
   std::fill(in.mark, in.mark + in.n, uint8_t{1});
   const int32_t fixed = in.rule.protect.n_sink + in.rule.protect.n_recent;
   if (in.n <= fixed + in.count) return;
-  if (in.rule.kind == SelectKind::kDraw) return Draw(in);
-  if (in.rule.kind == SelectKind::kLowest) {
-    const int32_t n_free = in.n - in.rule.protect.n_recent, drop = in.n - KeptCount(in.rule, in.n, in.count);
-    return MarkTop(in.scores, n_free, n_free - drop, in.keys, in.mark);
+  switch (in.rule.kind) {
+    case SelectKind::kDraw:
+      return Draw(in);
+    case SelectKind::kLowest: {
+      const int32_t n_free = in.n - in.rule.protect.n_recent,
+                    drop = in.n - KeptCount(in.rule, in.n, in.count);
+      return MarkTop(in.scores, n_free, n_free - drop, in.keys, in.mark);
+    }
+    case SelectKind::kTop:
+      return MarkTop(in.scores + in.rule.protect.n_sink, in.n - fixed, in.count, in.keys,
+                     in.mark + in.rule.protect.n_sink);
   }
-  MarkTop(in.scores + in.rule.protect.n_sink, in.n - fixed, in.count, in.keys,
-          in.mark + in.rule.protect.n_sink);
 }
 
 int64_t CpuDevice::SelectScratchBytes(int32_t, int64_t stride) const {

@@ -77,23 +77,29 @@ void HeadUpdate::End() const {
 void HeadUpdate::Observe() const {
   for (int32_t i = 0; i < plan.n_instrs; ++i) {
     const StepInstr& instr = plan.instrs[i];
-    if (instr.op == StepOp::kAddPrior) {
-      AddPrior();
-      continue;
-    }
     const float average = 1.0f / static_cast<float>(pages.len());
-    pages.ForRuns([&](int32_t first, int32_t n, const Slot& s) {
-      float* aux = &s.aux(instr.dst);
-      if (instr.op == StepOp::kAddAttention) kernels.add(p + first, n, aux);
-      if (instr.op == StepOp::kAddOne) {
-        for (int32_t t = 0; t < n; ++t) aux[t] += 1.0f;
-      }
-      if (instr.op == StepOp::kHistory) {
-        float* all[kMaxAux];
-        for (int a = 0; a < 1 + plan.history.words(); ++a) all[a] = &s.aux(a);
-        PushHistory(plan.history, all, p + first, n, average);
-      }
-    });
+    switch (instr.op) {
+      case StepOp::kAddPrior:
+        AddPrior();
+        break;
+      case StepOp::kAddAttention:
+        pages.ForRuns(
+            [&](int32_t first, int32_t n, const Slot& s) { kernels.add(p + first, n, &s.aux(instr.dst)); });
+        break;
+      case StepOp::kAddOne:
+        pages.ForRuns([&](int32_t, int32_t n, const Slot& s) {
+          float* aux = &s.aux(instr.dst);
+          for (int32_t t = 0; t < n; ++t) aux[t] += 1.0f;
+        });
+        break;
+      case StepOp::kHistory:
+        pages.ForRuns([&](int32_t first, int32_t n, const Slot& s) {
+          float* all[kMaxAux];
+          for (int a = 0; a < 1 + plan.history.words(); ++a) all[a] = &s.aux(a);
+          PushHistory(plan.history, all, p + first, n, average);
+        });
+        break;
+    }
   }
 }
 

@@ -21,11 +21,21 @@ int64_t ElementOf(const Weight& w, int32_t r, int32_t c) {
 void WidenRow(const Weight& w, int32_t r, int32_t begin, int32_t n, float* out) {
   for (int32_t i = 0; i < n; ++i) {
     const int64_t at = ElementOf(w, r, begin + i);
-    if (w.type == WeightType::kF32) {
-      out[i] = static_cast<const float*>(w.data)[at];
-    } else {
-      const uint16_t half = static_cast<const uint16_t*>(w.data)[at];
-      out[i] = w.type == WeightType::kF16 ? F16ToFloat(half) : Bf16ToFloat(half);
+    switch (w.type) {
+      case WeightType::kF32:
+        out[i] = static_cast<const float*>(w.data)[at];
+        break;
+      case WeightType::kF16:
+        out[i] = F16ToFloat(static_cast<const uint16_t*>(w.data)[at]);
+        break;
+      case WeightType::kBf16:
+        out[i] = Bf16ToFloat(static_cast<const uint16_t*>(w.data)[at]);
+        break;
+      case WeightType::kInt8:
+      case WeightType::kInt4:
+      case WeightType::kQ4K:
+      case WeightType::kQ6K:
+        return;  // codes have scales
     }
   }
 }
