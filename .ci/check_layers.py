@@ -29,7 +29,7 @@ LAYERS = {
                                       "tests/support"],
     "tests/api": ["include/kvc", "tests/support"],
     "tests/package": ["include/kvc"],
-    "tests/emu": OPS + ["lib/ops/cpu/*.h", "lib/engine", "cuda", "tests/support"],
+    "tests/emu": OPS + ["lib/ops/cpu/*.h", "lib/engine", "cuda", "tests/method", "tests/support"],
     # One file of kernels is compiled again there, for the encoding of another instruction set.
     "tests/parity": OPS + ["lib/ops/cpu/*.h", "lib/ops/cpu/*isa_avxvnni.cc", "lib/ops/ref/*.h", "tests/support"],
     "tests": ["include/kvc", "lib", "models/convert", "tests/parity", "tools"],

@@ -10,6 +10,7 @@
 
 #include "lib/engine/session.h"
 #include "tests/emu/device_pair.h"
+#include "tests/method/every_method.h"
 #include "tests/support/environment.h"
 #include "tests/support/tiny_session.h"
 
@@ -93,6 +94,31 @@ INSTANTIATE_TEST_SUITE_P(
                     "spindlekv:budget=24,kv=f32,window=8,tail=8,spindle_code=always,theta_k=0.6,theta_v=0.6,"
                     "spindle_magnitude=0"),
     NameOf);
+
+// Every method there is, as all other tests of methods run them: one whose operations a backend lacks fails
+// here without anybody listing it. Short, as there are many.
+class EveryMethodParity : public test::EveryMethod {};
+
+TEST_P(EveryMethodParity, KeepsTheSame) {
+  ::unsetenv("KVC_TEST_DEVICE");  // "cpu" is the processor here
+  static const std::shared_ptr<const Model> models[2] = {OpenOn("cpu", test::MethodModelBytes()),
+                                                         OpenOn(kOther, test::MethodModelBytes())};
+  const Policy policy = test::MethodPolicy(Which(), 16);
+  std::unique_ptr<Session> sessions[2];
+  for (int i = 0; i < 2; ++i) {
+    sessions[i] = test::MakeSession(&policy, models[i]);
+    ASSERT_TRUE(sessions[i]->Prefill(test::TinyPrompt(40), true).ok());
+    test::FeedTokens(*sessions[i], test::TinyPrompt(3, 3));
+    ASSERT_TRUE(sessions[i]->Prefill(test::TinyPrompt(12, 5), true).ok());
+    test::FeedTokens(*sessions[i], test::TinyPrompt(2, 9));
+  }
+  test::ExpectSameKept(*sessions[0], *sessions[1]);
+  test::ExpectNearLogits(*sessions[0], *sessions[1], kLogits);
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, EveryMethodParity,
+                         testing::Range(0, static_cast<int>(test::Variants().size())),
+                         [](const auto& p) { return test::Variants()[static_cast<size_t>(p.param)].label; });
 
 // Heads and pages that tensor cores attend to in steps (cuda/attend_step_mma.cu, attend_step_codes.cu): with
 // all that methods want of the attention, and with what they keep from it.

@@ -17,14 +17,18 @@ namespace kvc::test {
 
 constexpr int kMethodLayers = 3, kMethodKvHeads = 3, kMethodPrompt = 150, kMethodBudget = 48;
 
-inline std::shared_ptr<const Model> MethodModel(int n_threads = 2) {
+inline const AlignedBytes& MethodModelBytes() {
   static const AlignedBytes bytes = [] {
     TinyModelOptions options;
     options.n_layers = kMethodLayers, options.n_heads = 6, options.n_kv_heads = kMethodKvHeads,
     options.head_dim = 16, options.hidden_size = 48;
     return TinyModelBytes(options);
   }();
-  return OpenTiny(bytes, n_threads);
+  return bytes;
+}
+
+inline std::shared_ptr<const Model> MethodModel(int n_threads = 2) {
+  return OpenTiny(MethodModelBytes(), n_threads);
 }
 
 struct Variant {
