@@ -12,7 +12,7 @@ OPS = BASE + ["lib/ops/*.h"]  # the device interface
 LAYERS = {
     "include/kvc": [],
     "lib/base": ["include/kvc"],
-    "lib/ops": BASE + ["lib/ops/ref/*.h", "lib/ops/cpu/*.h"],
+    "lib/ops": BASE + ["lib/ops/ref/*.h"],
     "lib/ops/ref": OPS + ["lib/ops/cpu/kernel_table.h"],
     "lib/ops/cpu": OPS + ["lib/ops/ref/*.h"],  # shapes without a fast version go to the definition
     "lib/cache": OPS,
@@ -34,6 +34,8 @@ LAYERS = {
     "tests/parity": OPS + ["lib/ops/cpu/*.h", "lib/ops/cpu/*isa_avxvnni.cc", "lib/ops/ref/*.h", "tests/support"],
     "tests": ["include/kvc", "lib", "models/convert", "tests/parity", "tools"],
 }
+# Single files that may include one more: the list of devices, which makes the processor's and asks for its layout.
+FILES = {"lib/ops/devices.cc": ["lib/ops/cpu/cpu_device.h"]}
 # Library headers -> where they may be included.
 LIBRARIES = {
     r"flatbuffers/|kvc_model_generated\.h": r"lib/model/model_file[^/]*|models/convert/[^/]*|tests/.*",
@@ -58,7 +60,7 @@ def allowed(path, target):
     own = layer_of(path)
     if os.path.dirname(target) == os.path.dirname(path) or target.startswith(own + "/") and layer_of(target) == own:
         return True
-    for rule in LAYERS[own]:
+    for rule in LAYERS[own] + FILES.get(path, []):
         folder, _, pattern = rule.partition("/*")
         if rule.endswith(".h") and not pattern:
             if target == rule:
@@ -92,14 +94,27 @@ METHOD_FILES = re.compile(r"lib/compress/((methods|scorers|allocators|reducers)(
 STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)
 
 
-def method_names(root):
-    """The methods, and the rows of their parts, that code outside their own files must not ask for."""
+ROWS = {"methods": r"\bconstexpr Method (k\w+) =", "scorers": r"\bextern const Scorer (k\w+) =",
+        "allocators": r"\bconstexpr Allocator (k\w+) =", "reducers": r"\bconstexpr Reducer (k\w+) ="}
+
+
+def method_names(root, problems):
+    """The methods, and the rows of their parts, that code outside their own files must not ask for: those of the lists,
+    each found in a file below its folder."""
     rows = set()
-    for part in ("methods", "scorers", "allocators", "reducers"):
+    for part, pattern in ROWS.items():
         folder = os.path.join(root, "lib/compress", part)
+        found = set()
         for name in os.listdir(folder):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
-                rows |= set(re.findall(r"constexpr (?:Method|Scorer|Allocator|Reducer) (k\w+)", file.read()))
+                found |= set(re.findall(pattern, file.read()))
+        with open(folder + ".list", encoding="utf-8") as file:
+            listed = set(re.findall(r"^KVC_\w+\((k\w+)\)", file.read(), re.M))
+        if not listed:
+            problems.append(f"lib/compress/{part}.list: no rows")
+        problems += [f"lib/compress/{part}: no row {name}, which the list has" for name in sorted(listed - found)]
+        problems += [f"lib/compress/{part}: {name} is in no list" for name in sorted(found - listed)]
+        rows |= found
     return rows
 
 
@@ -117,7 +132,8 @@ def check_names(path, text, rows):
 
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    n_files, problems, rows = 0, [], method_names(root)
+    n_files, problems = 0, []
+    rows = method_names(root, problems)
     for top in sorted({folder.split("/")[0] for folder in LAYERS}):
         for folder, _, names in os.walk(os.path.join(root, top)):
             for file_name in sorted(names):
