@@ -18,8 +18,8 @@ class ArchiveWriter;
 int64_t PageBytes(const CacheLayout& layout, int32_t head);  // of one page of main
 int64_t RingBytes(const CacheLayout& layout, int32_t head);  // that the head holds; 0: none
 int64_t DirectionBytes(const CacheLayout& layout);           // of one page of directions, 0: no codebooks
-// Of n entries that Store wrote, how many are in main; and what they take then, codebooks as if no two vectors
-// shared a direction, or vectors where that is less.
+// Of n entries that Store wrote, how many are in main; and what they take then, codebooks as if no two
+// vectors shared a direction, or vectors where that is less.
 int32_t MainAfterStore(const CacheLayout& layout, int32_t head, int32_t n);
 int64_t HeadBytes(const CacheLayout& layout, int32_t head, int32_t n);
 

@@ -176,7 +176,8 @@ std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, const LoraMer
 }  // namespace
 
 std::vector<std::string> PackTargets() {
-  return {"none", "native", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon", "neondot", "neoni8mm"};
+  return {"none",       "native",     "avx2", "avxvnni", "avx512",
+          "avx512vnni", "avx512bf16", "neon", "neondot", "neoni8mm"};
 }
 
 // One geometry serves them all.
