@@ -49,6 +49,7 @@ class Dev(unittest.TestCase):
     def test_arguments_that_mean_nothing(self):
         for arguments in (["build", "foo"], ["lint", "--tdy"], ["docs", "--model"], ["format", "."],
                           ["test", "--go", "x"], ["test", "--aarch64", "x"], ["test", "--emu", "x", "y"],
+                          ["test", "x", "y"],
                           ["fuzz", "60", "model", "more"]):
             text, code = self.run_dev(*arguments)
             self.assertEqual(code, 1, arguments)
@@ -94,6 +95,39 @@ class Dev(unittest.TestCase):
             self.assertIsNone(process.poll())
         self.assertEqual(process.communicate(timeout=60)[0], "configuring build/\nbuilding build/\n")
         self.assertEqual(process.returncode, 0)
+
+    def test_builds_what_a_pattern_needs(self):
+        self.build_with_stand_ins()
+        shutil.copy(os.path.join(SOURCE, ".ci/count_tests.py"), os.path.join(self.tree, ".ci"))
+        self.program("ninja", f"""[[ " $* " != *' -t '* ]] || {{ echo 'a_test: phony'; echo 'bin/kvc: LINKER'; exit; }}
+[[ "$*" == *build.ninja ]] || echo "$*" >'{self.tree}/built'""")
+        listed = os.path.join(self.tree, "listed")
+        self.program("ctest", f"""[[ " $* " == *' -N '* ]] && {{ cat '{listed}'; exit; }}
+echo "ran $*"; echo '<a><testcase status="run" name="a"/></a>' >'{self.tree}/build-test/junit.xml'""")
+        folder = os.path.join(self.tree, "build-test")
+        program, check = f"1: Test command: {folder}/tests/a\n  Test   #1: a_test\n", \
+            "2: Test command: /usr/bin/python3 \"/x/check.py\" \"/x\"\n  Test  #2: check\n"
+        absent = f"Could not find executable {folder}/bin/kvc\n3: Test command:  \"convert\"\n  Test #3: convert\n"
+        script = f"4: Test command: /usr/bin/python3 \"/x/y.py\" \"{folder}/bin/kvc\"\n  Test  #4: script\n"
+        for tests, built in ((program, "a_test"), (check, None), (program + check, "a_test"),
+                             (program + script, ""), (script, ""), (absent, "bin/kvc")):
+            with open(listed, "w", encoding="utf-8") as file:
+                file.write(tests)
+            self.assert_built("x", built)
+
+    def assert_built(self, pattern, wanted):
+        path = os.path.join(self.tree, "built")
+        if os.path.exists(path):
+            os.remove(path)
+        text, code = self.run_dev("test", pattern)
+        self.assertEqual(code, 0, text)
+        self.assertIn(f" -R {pattern} ", text)
+        self.assertTrue(text.endswith("1 passed, 0 failed\n"), text)
+        if wanted is None:
+            self.assertFalse(os.path.exists(path), text)
+            return
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(file.read().split("--quiet")[1].strip(), wanted)
 
     def test_what_a_build_leaves_running_holds_nothing(self):
         self.build_with_stand_ins()
