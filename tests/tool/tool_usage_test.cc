@@ -2,27 +2,41 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "tests/support/process_memory.h"
 #include "tests/tool/run_program.h"
 
 namespace {
 
-const char* const kCommands[] = {"convert", "inspect", "verify", "tokenize", "run",   "kept", "plan",
-                                 "methods", "eval",    "tune",   "report",   "bench", "demo"};
-
-TEST(ToolHelp, ListsEveryCommand) {
+// Those that the program's help lists, so that a new one is looked at without a line here.
+std::vector<std::string> Commands() {
   const ProgramResult result = RunKvc({"--help"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err, "");
-  for (const char* command : kCommands) EXPECT_NE(result.out.find(command), std::string::npos) << command;
+  std::istringstream lines(result.out.substr(std::min(result.out.find("Subcommands:"), result.out.size())));
+  std::vector<std::string> commands;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name;
+    // Summaries go on in lines that begin further to the right.
+    if (line.rfind("  ", 0) == 0 && line.size() > 2 && line[2] != ' ' && words >> name)
+      commands.push_back(name);
+  }
+  return commands;
+}
+
+TEST(ToolHelp, ListsEveryCommand) {
+  const std::vector<std::string> commands = Commands();
+  for (const char* known : {"convert", "run", "score-merge", "demo"})
+    EXPECT_EQ(std::count(commands.begin(), commands.end(), known), 1) << known;
 }
 
 TEST(ToolHelp, EveryCommandHasAnExample) {
-  for (const char* command : kCommands) {
+  for (const std::string& command : Commands()) {
     const ProgramResult result = RunKvc({command, "--help"});
     EXPECT_EQ(result.exit_code, 0) << command;
-    EXPECT_NE(result.out.find(std::string("Example:\n  kvc ") + command), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find("Example:\n  kvc " + command), std::string::npos) << result.out;
   }
 }
 
@@ -55,8 +69,21 @@ TEST(ToolHelp, VerboseSaysWhatTheLibraryDoes) {
   EXPECT_EQ(count(silent.err, "compressed"), 0) << silent.err;
 }
 
+using CommandLines = std::vector<std::vector<std::string>>;
+
+void ExpectWrongUse(const CommandLines& wrong) {
+  for (const std::vector<std::string>& arguments : wrong) {
+    const ProgramResult result = RunKvc(arguments);
+    std::string line;
+    for (const std::string& argument : arguments) line += " " + argument;
+    EXPECT_EQ(result.exit_code, 2) << "kvc" << line << "\n" << result.err;
+    EXPECT_EQ(result.out, "") << line;
+    EXPECT_NE(result.err, "") << line;
+  }
+}
+
 TEST(ToolUsage, WrongUseIsExitCodeTwo) {
-  const std::vector<std::vector<std::string>> wrong = {
+  ExpectWrongUse({
       {},
       {"nonsense"},
       {"run"},
@@ -110,7 +137,12 @@ TEST(ToolUsage, WrongUseIsExitCodeTwo) {
       {"score-merge", "--average", "a.json", "b.json", "--out", "o", "--standardise"},
       {"score-merge", "--average", "a.json", "b.json", "--out", "o", "--with-offset"},
       {"eval", KVC_RECALL, "--data", "x", "--explain", "--csv"},
-      // What would have no effect is not what was meant.
+  });
+}
+
+// What would have no effect is not what was meant, and what is not there neither.
+TEST(ToolUsage, OptionsThatDoNotGoTogetherAreWrongUse) {
+  ExpectWrongUse({
       {"eval", KVC_RECALL, "--data", "x", "--window", "64"},
       {"eval", KVC_RECALL, "--data", "x", "--windows", "4"},
       {"eval", KVC_RECALL, "--data", "x", "--text-protocol", "prefix"},
@@ -129,15 +161,7 @@ TEST(ToolUsage, WrongUseIsExitCodeTwo) {
       {"inspect", KVC_RECALL, "--device", "cpu:1"},
       {"demo", "--model", KVC_RECALL, "--tasks", KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl", "--json",
        "--stories", KVC_RECALL},
-  };
-  for (const std::vector<std::string>& arguments : wrong) {
-    const ProgramResult result = RunKvc(arguments);
-    std::string line;
-    for (const std::string& argument : arguments) line += " " + argument;
-    EXPECT_EQ(result.exit_code, 2) << "kvc" << line << "\n" << result.err;
-    EXPECT_EQ(result.out, "") << line;
-    EXPECT_NE(result.err, "") << line;
-  }
+  });
 }
 
 // The message names the file and says what is wrong with it; nothing goes to stdout.
@@ -236,7 +260,8 @@ TEST(ToolUsage, MistypedWordsAreAnswered) {
   };
   const std::string unknown = err({"frobnicate"});
   EXPECT_NE(unknown.find("no command \"frobnicate\""), std::string::npos) << unknown;
-  for (const char* command : kCommands) EXPECT_NE(unknown.find(command), std::string::npos) << unknown;
+  for (const std::string& command : Commands())
+    EXPECT_NE(unknown.find(command), std::string::npos) << unknown;
   const char* const pairs[][2] = {
       {"pln", "plan"}, {"evla", "eval"}, {"conv", "convert"}, {"score_merge", "score-merge"}};
   for (const auto& [wrong, meant] : pairs) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 
 #include "lib/compress/method_table.h"
@@ -391,8 +392,13 @@ TEST(Composition, ScorersAndAllocators) {
       {"window_qhead", "++++-------"}, {"window_ramp", "++++-------"}, {"window_accum", "++++++++++-"},
       {"reconstruct", "+++++++++++"},  {"key_norm", "++++++++++-"},    {"key_difference", "++++++++++-"},
       {"lag", "++++++++++-"},          {"expected", "++++++++++-"}};
-  EXPECT_EQ(allocators.size(), Allocators().size());
-  EXPECT_EQ(rows.size(), Scorers().size());
+  std::set<std::string> unknown(allocators.begin(), allocators.end());
+  for (const Allocator* allocator : Allocators())
+    EXPECT_EQ(unknown.erase(allocator->name), 1u) << "no column for allocator " << allocator->name;
+  for (const auto& row : rows) unknown.insert(row.first);
+  for (const Scorer* scorer : Scorers())
+    EXPECT_EQ(unknown.erase(scorer->name), 1u) << "no row for scorer " << scorer->name;
+  EXPECT_EQ(unknown, std::set<std::string>()) << "columns and rows of what is not there";
   for (const auto& [scorer, marks] : rows) {
     for (size_t a = 0; a < allocators.size(); ++a) {
       const std::string spec = "snapkv:budget=400,scorer=" + scorer + ",allocator=" + allocators[a];
