@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What our documents say is there: links and the headings they name, the README's token table with its functions, the
-C example, every C block in the strict compiler, the ./dev commands. Usage: check_docs.py [SOURCE_DIR]"""
+C example, every C block in the strict compiler, the ./dev commands, and the sections of docs/methods.md that comments
+of the code name by number. Usage: check_docs.py [SOURCE_DIR]"""
 import glob
 import os
 import re
@@ -8,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 
+CODE = ("lib", "cuda", "models", "tools", "tests", "bench", "include", "bindings", "samples")
+CODE_SUFFIXES = (".h", ".hpp", ".cc", ".c", ".cu", ".py", ".list", ".java", ".cs", ".go")
 EXAMPLE = "samples/c/run.c"  # the README shows this file whole
 CC = [os.environ.get("CC", "cc"), "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
 
@@ -45,6 +48,23 @@ def check_commands(root, path, text):
     for name in re.findall(r"\./dev ([a-z]+)", text):
         if name not in known:
             yield f"{path}: ./dev has no command {name}"
+
+
+def check_sections(root):
+    """"methods.md 1.7, 2.5 and 2.17" in a comment: docs/methods.md has these headings."""
+    there = set(re.findall(r"^##+ (\d+(?:\.\d+)?)\b", read(root, "docs/methods.md"), re.M))
+    named = re.compile(r"\bmethods\.md (\d+(?:\.\d+)?(?:(?:,| and| to) \d+\.\d+)*)")
+    for top in CODE:
+        for folder, _, names in os.walk(os.path.join(root, top)):
+            for name in sorted(names):
+                path = os.path.relpath(os.path.join(folder, name), root)
+                if not name.endswith(CODE_SUFFIXES):
+                    continue
+                for number, line in enumerate(read(root, path).split("\n"), 1):
+                    for sections in named.findall(line):
+                        for section in re.findall(r"\d+(?:\.\d+)?", sections):
+                            if section not in there:
+                                yield f"{path}:{number}: methods.md {section}, and docs/methods.md has no such section"
 
 
 def check_c_blocks(root, path, text):
@@ -99,6 +119,7 @@ def main():
         for check in (check_links, check_commands, check_c_blocks):
             problems += check(root, path, text)
     readme = read(root, "README.md")
+    problems += check_sections(root)
     problems += check_token_table(root, readme)
     problems += check_example(root, readme)
     problems += check_languages(root, readme)

@@ -67,7 +67,7 @@ struct Policy {
 
 // kNotFound: unknown method, with the nearest name. kInvalid: unknown key (with the nearest), value out of
 // range (with the range), no or two budgets, a budget below the protected part, a combination that
-// methods.md 4.2 or 4.5 rejects (with the reason).
+// methods.md 4.2 rejects (with the reason).
 Result<Policy> ParsePolicy(const char* spec);
 // The canonical spec with all options the parts use written out; parses back to the same policy.
 std::string DescribePolicy(const Policy& policy);

@@ -1,4 +1,4 @@
-// Which parts go together, and why the others do not (methods.md 4.2, 4.5, Appendix C).
+// Which parts go together, and why the others do not (methods.md 4.2).
 #include <algorithm>
 #include <cmath>
 

@@ -64,6 +64,19 @@ class Checks(unittest.TestCase):
         self.change("lib/engine/session.cc", "namespace kvc {", "namespace kvc {\nconst void* k = &kScorerKeyNorm;")
         self.expect("check_layers.py", "kScorerKeyNorm: only a method's own files, and the lists, name it")
 
+    def test_sections_of_methods(self):
+        sys.path.insert(0, os.path.join(SOURCE, ".ci"))
+        import check_docs  # all of it needs the whole tree
+        for text, missing in (("// methods.md 1.7, 2.5", []), ("# methods.md 4\n// methods.md 4.4 b", []),
+                              ("// (methods.md 1.7, 9.1 and 2.99)", ["9.1", "2.99"])):
+            self.take("docs/methods.md")
+            os.makedirs(os.path.join(self.tree, "lib"), exist_ok=True)
+            with open(os.path.join(self.tree, "lib/a.cc"), "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+            self.assertEqual(list(check_docs.check_sections(self.tree)),
+                             [f"lib/a.cc:1: methods.md {number}, and docs/methods.md has no such section"
+                              for number in missing])
+
     def test_format(self):
         self.take("lib/base/half.h", ".clang-format")
         self.assertEqual(self.check("check_format.py", PATH=self.tree),

@@ -148,7 +148,7 @@ Outcome Literal(int64_t total, const std::vector<uint64_t>& weights, const std::
   return result;
 }
 
-TEST(Alloc, WorkedExamples) {  // methods.md 6.1
+TEST(Alloc, WorkedExamples) {  // methods.md 1.8
   EXPECT_EQ(Give(10, {1, 1, 1}).counts, (std::vector<int32_t>{4, 3, 3}));
   EXPECT_EQ(Give(7, {5, 3, 2}).counts, (std::vector<int32_t>{4, 2, 1}));
   EXPECT_EQ(Give(7, IntegerWeights(std::vector<double>{0.5, 0.3, 0.2})).counts,
@@ -174,7 +174,7 @@ TEST(Alloc, CutIsLostWithoutRedistribution) {
 }
 
 // Two quotas of 1.4 and 5.4 have the same fraction exactly, and different ones in double precision
-// (methods.md 6.6).
+// (methods.md 2.11).
 TEST(Alloc, TiesAreExact) {
   EXPECT_EQ(Give(9, {5400000, 1400000, 2200000}, {6, 6, 6}).counts, (std::vector<int32_t>{6, 1, 2}));
   const uint64_t big = uint64_t{1} << 61;  // remainders that differ by one unit of 2^62

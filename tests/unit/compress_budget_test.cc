@@ -77,7 +77,7 @@ AdaOptions Floor(double floor) {
   return options;
 }
 
-TEST(Pyramid, WorkedExamples) {  // methods.md 6.2
+TEST(Pyramid, WorkedExamples) {  // methods.md 2.7
   const int32_t many = 1000000;
   EXPECT_EQ(PyramidCounts(10, many, 4, 5, false), (Ints{18, 13, 7, 2}));
   EXPECT_EQ(PyramidCounts(10, many, 4, 5, true), (Ints{18, 13, 8, 3}));
@@ -142,7 +142,7 @@ TEST(Pyramid, EdgesAndProperties) {
   EXPECT_EQ(PyramidCounts(7, 100, 5, 1, false), Ints(5, 7));  // beta = 1 is uniform
 }
 
-TEST(Spindle, WorkedExamples) {  // methods.md 6.14: l = 100, window 10
+TEST(Spindle, WorkedExamples) {  // methods.md 2.16: l = 100, window 10
   EXPECT_EQ(SpindleCounts(50, 100, 10, 4, 0.05), (Ints{76, 52, 28, 4}));
   EXPECT_EQ(SpindleCounts(70, 100, 10, 4, 0.05), (Ints{90, 70, 50, 30}));
   EXPECT_EQ(SpindleCounts(14, 100, 10, 4, 0.05), (Ints{4, 4, 4, 4}));
@@ -161,7 +161,7 @@ TEST(Spindle, RoundsDownAsPrinted) {
   EXPECT_EQ(SpindleCounts(99, 100, 10, 4, 0.05, true), (Counts{90, 89, 88, 88}));
 }
 
-TEST(Ada, TotalsOfThePaper) {  // methods.md 6.5
+TEST(Ada, TotalsOfThePaper) {  // methods.md 2.11
   const std::vector<std::vector<float>> weights = {
       {.28f, .22f, .20f, .17f, .13f}, {.90f, .07f, .02f, .01f, 0}, {.63f, .23f, .08f, .04f, .02f}};
   const Ints counts = Ada(weights, 2, Floor(0));
@@ -177,7 +177,7 @@ TEST(Ada, TotalsOfThePaper) {  // methods.md 6.5
   EXPECT_EQ(Ada(weights, 2, Floor(0.5)), (Ints{3, 1, 2}));
 }
 
-TEST(Ada, FloorAndSafeguard) {  // methods.md 6.6
+TEST(Ada, FloorAndSafeguard) {  // methods.md 2.11
   const std::vector<std::vector<float>> scores = {{.20f, .18f, .16f, .14f, .12f, .10f},
                                                   {.60f, .05f, .04f, .03f, .02f, .01f},
                                                   {.30f, .11f, .02f, .02f, .01f, .01f}};
@@ -196,7 +196,7 @@ TEST(Ada, FloorAndSafeguard) {  // methods.md 6.6
   EXPECT_EQ(Ada(scores, 3, safeguard), (Ints{5, 2, 2}));
 }
 
-TEST(Ada, Normalize) {  // methods.md 6.7
+TEST(Ada, Normalize) {  // methods.md 2.11
   const std::vector<std::vector<float>> scores = {{.30f, .28f, .22f, .20f}, {.70f, .20f, .06f, .04f}};
   EXPECT_EQ(Ada(scores, 2, Floor(0)), (Ints{3, 1}));
   AdaOptions normalize = Floor(0);
@@ -251,7 +251,7 @@ TEST(Ada, SpecialScoresAndEdges) {
   EXPECT_EQ(Ada({{1, 2}, {3, 4}}, 0, Floor(0.2)), (Ints{0, 0}));
 }
 
-TEST(Cokv, WorkedExample) {  // methods.md 6.8
+TEST(Cokv, WorkedExample) {  // methods.md 2.13
   const Doubles ssv = {0.10, 0.40, 0.25, -0.05};
   EXPECT_EQ(CokvCounts(ssv, 8, Ints(4, 1000), 1, true, false), (Ints{5, 16, 11, 0}));
   EXPECT_EQ(CokvCounts(ssv, 8, Ints(4, 1000), 2, true, false), (Ints{0, 21, 11, 0}));
@@ -268,7 +268,7 @@ TEST(Cokv, WorkedExample) {  // methods.md 6.8
   EXPECT_EQ(CokvCounts(Doubles{1}, 5, Ints(1, 100), 1, true, false), Ints{5});
 }
 
-TEST(Headkv, WorkedExample) {  // methods.md 6.9
+TEST(Headkv, WorkedExample) {  // methods.md 2.10
   const Doubles s = {.4, .3, .2, .1};
   EXPECT_EQ(HeadkvCounts(s, 1, 4, 4, 8, Ints(4, 1000), 2, 1, true, false), (Ints{10, 9, 7, 6}));
   EXPECT_EQ(HeadkvCounts(s, 2, 2, 2, 8, Ints(4, 1000), 2, 1, true, false), (Ints{10, 9, 7, 6}));
@@ -337,7 +337,7 @@ TEST(Precision, LevelsOfRandomTables) {
   }
 }
 
-TEST(Bytes, WorkedExample) {  // methods.md 6.16
+TEST(Bytes, WorkedExample) {  // methods.md 4.4
   const std::vector<int64_t> cost = {132, 68, 68};
   int64_t left = -1;
   EXPECT_EQ(ByteBudgetCounts(4000, Doubles{4, 2, 1}, cost, {}, &left), (Ints{22, 11, 5}));

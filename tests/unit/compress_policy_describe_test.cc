@@ -55,7 +55,8 @@ TEST(Options, OneRowPerKey) {
   EXPECT_EQ(FindOption("", 0), nullptr);
 }
 
-// Appendix B of methods.md, as printed: allocator, scorer, reducer, decode, positions and the fixed options.
+// The methods as published (methods.md 2): allocator, scorer, reducer, decode, positions and the fixed
+// options.
 struct PresetRow {
   const char *name, *allocator, *scorer, *reducer, *decode, *positions;
   std::vector<std::pair<const char*, double>> options;

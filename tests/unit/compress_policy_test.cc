@@ -324,7 +324,7 @@ TEST(Budget, BytesAreSharedWithoutTheSlotsRounding) {
     Parsed(spec);
 }
 
-TEST(Budget, Scissorhands) {  // methods.md Appendix C
+TEST(Budget, Scissorhands) {  // methods.md 2.5
   EXPECT_EQ(Refusal("scissorhands:budget=21"),
             "scissorhands needs a budget of at least recent + 1 + drop: recent = 10, drop = half of the "
             "budget, which is 10, but the budget is 21");

@@ -188,7 +188,7 @@ TEST(Select, AgreesWithAStableSort) {
   }
 }
 
-TEST(Pool, WorkedExample) {  // methods.md 6.4
+TEST(Pool, WorkedExample) {  // methods.md 1.10
   const std::vector<float> head0 = {.40f, .02f, .02f, .30f, .02f, .04f},
                            head1 = {.02f, .02f, .36f, .02f, .02f, .16f};
   std::vector<float> mean(6), pooled_first(6);
@@ -206,7 +206,7 @@ TEST(Pool, WorkedExample) {  // methods.md 6.4
   EXPECT_EQ(Top(pooled_first, 3), (std::vector<int32_t>{1, 2, 3}));
 }
 
-TEST(Pool, ShrunkEdges) {  // methods.md 6.12
+TEST(Pool, ShrunkEdges) {  // methods.md 1.10
   const std::vector<float> gamma = Pooled({4, 1, 1, 9, 1}, 3, PoolKind::kAvg, true);
   const std::vector<double> want = {2.5, 2, 11.0 / 3, 11.0 / 3, 5};
   for (size_t i = 0; i < 5; ++i) EXPECT_FLOAT_EQ(gamma[i], static_cast<float>(want[i]));

@@ -1,4 +1,4 @@
-// pos_mode=incache (methods.md 1.3) where keys are stored in other ways than as they are.
+// pos_mode=incache (methods.md 1.2) where keys are stored in other ways than as they are.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -106,7 +106,7 @@ TEST(ScoreEstimators, GoldenAccumulatorsAndScores) {
   ExpectNear(MeanOfSlices(slices, {1, 2, 3}), golden["ssv_exact"].get<Values>(), 1e-8);
 }
 
-// Three players, worked by hand (methods.md 6.15).
+// Three players, worked by hand (methods.md 3.2).
 TEST(ScoreEstimators, ThreePlayers) {
   const Values utility = {0, .2, .1, .5, 0, .3, .2, .6};
   ExpectNear(ShapleyByEnumeration(utility, 3), {19.0 / 60, 13.0 / 60, 1.0 / 15}, 1e-12);

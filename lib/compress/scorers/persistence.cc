@@ -1,5 +1,5 @@
 // Scissorhands: entries whose attention was below average again and again are dropped, several at once.
-// methods.md 2.5, Appendix C.
+// methods.md 2.5.
 #include <algorithm>
 #include <cmath>
 
