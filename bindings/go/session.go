@@ -437,10 +437,15 @@ func readStats(native uintptr) (Stats, error) {
 	if err := flat.Kvc_session_get_stats(native, r); err != nil {
 		return Stats{}, err
 	}
-	return Stats{r.GetN_prompt(), r.GetN_answer(), r.GetN_compactions(), r.GetCache_bytes(), r.GetCache_bytes_peak(),
-		r.GetCache_bytes_full(), r.GetWorkspace_bytes(), r.GetWeight_bytes(), r.GetN_slots(), r.GetN_slots_full(),
-		r.GetPrefill_seconds(), r.GetCompress_seconds(), r.GetDecode_seconds(), r.GetStop_token(),
-		r.GetPrompt_progress(), r.GetN_tokens()}, nil
+	return Stats{
+		PromptTokens: r.GetN_prompt(), AnswerTokens: r.GetN_answer(), Compactions: r.GetN_compactions(),
+		CacheBytes: r.GetCache_bytes(), CacheBytesPeak: r.GetCache_bytes_peak(), CacheBytesFull: r.GetCache_bytes_full(),
+		WorkspaceBytes: r.GetWorkspace_bytes(), WeightBytes: r.GetWeight_bytes(),
+		Slots: r.GetN_slots(), SlotsFull: r.GetN_slots_full(),
+		PrefillSeconds: r.GetPrefill_seconds(), CompressSeconds: r.GetCompress_seconds(),
+		DecodeSeconds: r.GetDecode_seconds(), StopToken: r.GetStop_token(), PromptProgress: r.GetPrompt_progress(),
+		Tokens: r.GetN_tokens(),
+	}, nil
 }
 
 // Progress is the share of the running Prefill, Append or Say that has been read; 1 = none runs. Any goroutine may ask.
