@@ -5,6 +5,7 @@ ABI).
 
 Usage: abi_diff.py LIBRARY_WITH_DEBUG_INFO HEADER_FOLDER BASELINE [--update]     exit code 77: no abidiff here"""
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -28,11 +29,14 @@ def main():
     print(done.stdout + done.stderr)
     if done.returncode & 3:
         return 1
+    changed = re.search(r"Functions changes summary: (\d+) Removed, (\d+) Changed", done.stdout)
     if done.returncode & BREAKS:
         print("the library breaks programs that were compiled with the header of the baseline")
-        return 1
-    changed = re.search(r"Functions changes summary: (\d+) Removed, (\d+) Changed", done.stdout)
-    return 1 if done.returncode & DIFFERS and (not changed or changed.group(1, 2) != ("0", "0")) else 0
+    elif not done.returncode & DIFFERS or changed and changed.group(1, 2) == ("0", "0"):
+        return 0
+    print("where that is decided, the baseline is made anew by:\n  " +
+          shlex.join(["python3", *sys.argv[:4], "--update"]))
+    return 1
 
 
 if __name__ == "__main__":

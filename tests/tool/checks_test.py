@@ -64,6 +64,13 @@ class Checks(unittest.TestCase):
         self.change("lib/engine/session.cc", "namespace kvc {", "namespace kvc {\nconst void* k = &kScorerKeyNorm;")
         self.expect("check_layers.py", "kScorerKeyNorm: only a method's own files, and the lists, name it")
 
+    def test_bindings_hand_on_every_field(self):
+        self.take("include", "bindings")
+        self.assertEqual(self.check("check_bindings.py")[0], 0)
+        self.change("include/kvc/kvc.h", "n_compactions", "n_new")
+        self.expect("check_bindings.py", *(f"{language}: kvc_session_stats.n_new is not handed on"
+                                           for language in ("java", "csharp", "go", "python")))
+
     def test_sections_of_methods(self):
         sys.path.insert(0, os.path.join(SOURCE, ".ci"))
         import check_docs  # all of it needs the whole tree
