@@ -50,6 +50,18 @@ def check_commands(root, path, text):
             yield f"{path}: ./dev has no command {name}"
 
 
+def check_paths(root, path, text):
+    """Paths of sources in code spans are there, also of files with several endings; NAME and .. stand for something.
+    lib/ may be a folder of a package: there only what stands below a folder of sources is looked for."""
+    tops = "lib/[a-z]+|cuda|models|tools|tests|bench|include|bindings|samples|docs|cmake|toolchains|\\.ci"
+    for top, span in re.findall(rf"`((?:{tops})(?=/))([\w./-]+)`", text):
+        full = os.path.join(root, top + span)
+        if "NAME" in span or ".." in span or path == "CHANGELOG.md" or not os.path.isdir(os.path.join(root, top)):
+            continue
+        if not os.path.exists(full) and not glob.glob(full + ".*") and not glob.glob(full + "_*"):
+            yield f"{path}: `{top}{span}` does not exist"
+
+
 def check_sections(root):
     """"methods.md 1.7, 2.5 and 2.17" in a comment: docs/methods.md has these headings."""
     there = set(re.findall(r"^##+ (\d+(?:\.\d+)?)\b", read(root, "docs/methods.md"), re.M))
@@ -116,7 +128,7 @@ def main():
     problems = []
     for path in sorted(documents):
         text = read(root, path)
-        for check in (check_links, check_commands, check_c_blocks):
+        for check in (check_links, check_commands, check_paths, check_c_blocks):
             problems += check(root, path, text)
     readme = read(root, "README.md")
     problems += check_sections(root)

@@ -4,8 +4,8 @@
 // Rules for every operation: arguments are plain; sizes were computed beforehand, so nothing is allocated;
 // what it reads and writes is what its arguments name; it works in the order of its stream, and what it hands
 // back on the host (marked so) is there when it returns. It fails for the device's own reasons only
-// (kDevice). Operations on different streams may run at once. A device without a fast version of an operation
-// says so when a policy asks (Supports), never by falling back behind the caller's back.
+// (kDevice). Operations on different streams may run at once. Every device does every operation, as methods
+// ask for any of them; what it lacks for a network it says when the model is opened (Supports).
 #pragma once
 #include <cstdint>
 #include <limits>

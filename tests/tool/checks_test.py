@@ -74,15 +74,22 @@ class Checks(unittest.TestCase):
     def test_sections_of_methods(self):
         sys.path.insert(0, os.path.join(SOURCE, ".ci"))
         import check_docs  # all of it needs the whole tree
-        for text, missing in (("// methods.md 1.7, 2.5", []), ("# methods.md 4\n// methods.md 4.4 b", []),
-                              ("// (methods.md 1.7, 9.1 and 2.99)", ["9.1", "2.99"])):
+        for text, missing in (("// PAGE 1.7, 2.5", []), ("# PAGE 4\n// PAGE 4.4 b", []),
+                              ("// (PAGE 1.7, 9.1 and 2.99)", ["9.1", "2.99"])):
             self.take("docs/methods.md")
             os.makedirs(os.path.join(self.tree, "lib"), exist_ok=True)
             with open(os.path.join(self.tree, "lib/a.cc"), "w", encoding="utf-8") as file:
-                file.write(text + "\n")
+                file.write(text.replace("PAGE", "methods.md") + "\n")
             self.assertEqual(list(check_docs.check_sections(self.tree)),
                              [f"lib/a.cc:1: methods.md {number}, and docs/methods.md has no such section"
                               for number in missing])
+
+    def test_paths_in_documents(self):
+        sys.path.insert(0, os.path.join(SOURCE, ".ci"))
+        import check_docs
+        text = "`lib/ops/rope.cc` `lib/ops/rope` `lib/ops/NAME.cc` `lib/net45` `tools/none.cc` `lib/ops/none`"
+        self.assertEqual(list(check_docs.check_paths(SOURCE, "docs/a.md", text)),
+                         ["docs/a.md: `tools/none.cc` does not exist", "docs/a.md: `lib/ops/none` does not exist"])
 
     def test_format(self):
         self.take("lib/base/half.h", ".clang-format")
