@@ -99,6 +99,13 @@ INSTANTIATE_TEST_SUITE_P(
 // here without anybody listing it. Short, as there are many.
 class EveryMethodParity : public test::EveryMethod {};
 
+// Each once: keys of one token have the same length in layer 0 wherever it stands, and rounding would decide.
+std::vector<int32_t> TokensFrom(int first, int n) {
+  std::vector<int32_t> ids;
+  for (int i = first; i < first + n; ++i) ids.push_back((i * 73 + 11) % 256);
+  return ids;
+}
+
 TEST_P(EveryMethodParity, KeepsTheSame) {
   ::unsetenv("KVC_TEST_DEVICE");  // "cpu" is the processor here
   static const std::shared_ptr<const Model> models[2] = {OpenOn("cpu", test::MethodModelBytes()),
@@ -107,13 +114,15 @@ TEST_P(EveryMethodParity, KeepsTheSame) {
   std::unique_ptr<Session> sessions[2];
   for (int i = 0; i < 2; ++i) {
     sessions[i] = test::MakeSession(&policy, models[i]);
-    ASSERT_TRUE(sessions[i]->Prefill(test::TinyPrompt(40), true).ok());
-    test::FeedTokens(*sessions[i], test::TinyPrompt(3, 3));
-    ASSERT_TRUE(sessions[i]->Prefill(test::TinyPrompt(12, 5), true).ok());
-    test::FeedTokens(*sessions[i], test::TinyPrompt(2, 9));
+    ASSERT_TRUE(sessions[i]->Prefill(TokensFrom(0, 40), true).ok());
+    test::FeedTokens(*sessions[i], TokensFrom(40, 3));
+    ASSERT_TRUE(sessions[i]->Prefill(TokensFrom(43, 12), true).ok());
+    test::FeedTokens(*sessions[i], TokensFrom(55, 2));
   }
   test::ExpectSameKept(*sessions[0], *sessions[1]);
-  test::ExpectNearLogits(*sessions[0], *sessions[1], kLogits);
+  // A code may round the other way on a device that adds in another order.
+  const bool codes = Which().storage.rfind("kv=f32", 0) != 0;
+  test::ExpectNearLogits(*sessions[0], *sessions[1], codes ? kLogitsOfHalves : kLogits);
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, EveryMethodParity,
