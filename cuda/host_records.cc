@@ -37,7 +37,7 @@ HostRecords::After HostRecords::AfterUpdate(int32_t g, bool end_only) const {
   const bool holds = ends && Holds(g, kept);
   After to{c_.len[h], 0, 0, reduces || holds, true};
   if (!HasRing(g)) {
-    to.len = holds ? plan_.held[h] : kept;
+    to.len = ends ? plan_.HeldOf(h, kept) : kept;
     return to;
   }
   to.ring_start = RingField(g, kRingStart), to.ring_len = RingField(g, kRingLen);

@@ -39,7 +39,7 @@ class HostRecords {
   int32_t& RingField(int32_t g, RingField field) const { return c_.ring[head(g) * kRingFields + field]; }
   int32_t Kept(int32_t g) const { return plan_.KeptOf(head(g), HeadLen(c_, head(g))); }
   bool Reduces(int32_t g) const { return plan_.Reduces(head(g), HeadLen(c_, head(g))); }
-  bool Holds(int32_t g, int32_t n) const { return plan_.held != nullptr && n > plan_.held[head(g)]; }
+  bool Holds(int32_t g, int32_t n) const { return n > plan_.HeldOf(head(g), n); }
   bool IsFull(int32_t g) const {
     return HasRing(g) && RingField(g, kRingLen) == c_.layout->ring_slots(head(g));
   }

@@ -241,7 +241,7 @@ class Session {
   bool CanTakeBack() const { return compressor_->plan().n_aux() == 0 && !cache_->HasRings(); }
   // Whether a step does nothing but append, so that rows of a draft that was wrong can be taken back without
   // a trace.
-  bool OnlyAppends() const { return CanTakeBack() && !compressor_->writes_all() && !observe_; }
+  bool TakesDrafts() const { return CanTakeBack() && !compressor_->writes_all() && !observe_; }
 
   static void Count(int32_t* n, int32_t more) { *n = std::min(*n, kMaxPosition - more) + more; }
   Status FeedWhatHasRoom();

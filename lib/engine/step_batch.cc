@@ -21,10 +21,7 @@ bool Chooses(const StepWish& wish) { return Works(wish) && (wish.chooses || wish
 int32_t SeenByLast(const StepPlan& plan, int32_t head, const KvCache& cache, int32_t n) {
   const StepPlan& own = plan.Of(head / cache.layout().n_kv_heads);
   int32_t len = cache.Len(head);
-  for (int32_t row = 1; row < n; ++row) {
-    len = own.KeptOf(head, len + 1);
-    if (own.held != nullptr && len > own.held[head]) --len;
-  }
+  for (int32_t row = 1; row < n; ++row) len = own.LengthAfter(head, len + 1);
   return len + 1;
 }
 

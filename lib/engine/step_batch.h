@@ -19,6 +19,11 @@ Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compre
 void GrowShape(const Executor& executor, const CacheLayout& layout, const StepPlan& plan, int32_t longest,
                int32_t ring_slots, StepShape* shape);
 
+// One call to many sessions, in one pass over the weights. In this order: the sessions make room (MakeRoom;
+// what did not come is undone by LeaveRoom); all memory is reserved, so that behind it nothing but the device
+// can fail; tokens are fed in groups of at most kMostRows rows, while which a session is torn (some layers
+// have its token, others not) and after which it takes them (Fed); then the next tokens are chosen of the
+// logits. A session's last token is fed by the call that wants the next one (Session::PrepareRow).
 class StepRunner final : public StepSink {
  public:
   static constexpr int32_t kMostRows = 256;  // of one pass

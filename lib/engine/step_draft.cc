@@ -150,7 +150,7 @@ Status Session::StepDraft(Span<const int32_t> draft, int32_t* tokens, int32_t ca
                 room = std::min(params_.max_tokens - n_tokens_, cache_->TokensBeforePageLeaves()) - waits,
                 most = std::min({cap - 1, kMostDrafted, room}),
                 n_drafted = static_cast<int32_t>(std::min<int64_t>(static_cast<int64_t>(draft.size()), most));
-  if (n_drafted > 0 && OnlyAppends()) {
+  if (n_drafted > 0 && TakesDrafts()) {
     try {
       KVC_RETURN_IF_ERROR(CheckDraft(draft.subspan(0, static_cast<size_t>(n_drafted)), tokens, n));
     } catch (const std::bad_alloc&) {

@@ -90,6 +90,10 @@ struct StepPlan {
   int32_t KeptOf(int32_t head, int32_t n) const {
     return Reduces(head, n) ? std::min(n, KeptCount(select, n, CountOf(head))) : n;
   }
+  // What `held` leaves of n.
+  int32_t HeldOf(int32_t head, int32_t n) const { return held == nullptr ? n : std::min(n, held[head]); }
+  // Entries of a head behind a step, with whose own it has n. Of a plan that ends later: behind EndStep.
+  int32_t LengthAfter(int32_t head, int32_t n) const { return HeldOf(head, KeptOf(head, n)); }
   int32_t ReadsOf(int32_t layer) const { return layer < reads_from ? 0 : reads; }
   int32_t RingPlace(int32_t layer) const { return ring_places == nullptr ? layer : ring_places[layer]; }
 };

@@ -1,7 +1,7 @@
 // The attention that tokens to come are expected to pay, times the length of the value. methods.md 2.22.
 #include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
-#include "lib/compress/scorers/window_options.h"
+#include "lib/compress/scorers/shared.h"
 
 namespace kvc {
 namespace {

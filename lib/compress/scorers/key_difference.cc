@@ -1,7 +1,7 @@
 // Entries stay whose keys differ most from the mean direction of all keys. methods.md 2.20.
 #include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
-#include "lib/compress/scorers/window_options.h"
+#include "lib/compress/scorers/shared.h"
 
 namespace kvc {
 namespace {

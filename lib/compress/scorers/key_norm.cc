@@ -1,7 +1,7 @@
 // Entries with short keys stay: attention tends to go to them. methods.md 2.19.
 #include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
-#include "lib/compress/scorers/window_options.h"
+#include "lib/compress/scorers/shared.h"
 
 namespace kvc {
 namespace {

@@ -7,7 +7,7 @@
 // cheaper readings are the library's own (docs/methods.md 2.13).
 #include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
-#include "lib/compress/scorers/window_options.h"
+#include "lib/compress/scorers/shared.h"
 
 namespace kvc {
 namespace {

@@ -1,4 +1,4 @@
-// What the scorers with a window share.
+// What several scorers share: what they protect, and what options say of rows, pooling and groups.
 #pragma once
 #include "lib/compress/policy.h"
 

@@ -1,7 +1,7 @@
 // SnapKV: mean attention of the last w rows, group mean, pooled. methods.md 2.6.
 #include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
-#include "lib/compress/scorers/window_options.h"
+#include "lib/compress/scorers/shared.h"
 
 namespace kvc {
 namespace {

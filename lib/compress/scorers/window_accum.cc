@@ -4,7 +4,7 @@
 // H2O (methods.md 2.6, 2.3).
 #include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
-#include "lib/compress/scorers/window_options.h"
+#include "lib/compress/scorers/shared.h"
 
 namespace kvc {
 namespace {

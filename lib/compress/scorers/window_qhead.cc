@@ -1,7 +1,7 @@
 // SpindleKV's first stage: a set per query head from the mean of the window rows. methods.md 2.16 (b), (c).
 #include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
-#include "lib/compress/scorers/window_options.h"
+#include "lib/compress/scorers/shared.h"
 
 namespace kvc {
 namespace {

@@ -1,7 +1,7 @@
 // PyramidInfer: the last 1 + w rows, newer rows weigh more, mean over all heads of the layer. methods.md 2.8.
 #include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
-#include "lib/compress/scorers/window_options.h"
+#include "lib/compress/scorers/shared.h"
 
 namespace kvc {
 namespace {
