@@ -21,8 +21,8 @@ void GrowShape(const Executor& executor, const CacheLayout& layout, const StepPl
 
 // One call to many sessions, in one pass over the weights. In this order: the sessions make room (MakeRoom;
 // what did not come is undone by LeaveRoom); all memory is reserved, so that behind it nothing but the device
-// can fail; tokens are fed in groups of at most kMostRows rows, while which a session is torn (some layers
-// have its token, others not) and after which it takes them (Fed); then the next tokens are chosen of the
+// can fail; tokens are fed in groups of at most kMostRows rows, during which a session is torn (some layers
+// have its token, others not) and behind which it takes them (Fed); then the next tokens are chosen by the
 // logits. A session's last token is fed by the call that wants the next one (Session::PrepareRow).
 class StepRunner final : public StepSink {
  public:
