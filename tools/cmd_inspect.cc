@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "tools/command.h"
-#include "tools/model_cache.h"
 #include "tools/options.h"
 #include "tools/output.h"
 
@@ -29,8 +28,8 @@ std::string Known(const Json& object, const char* key) {
   return Number(object, key) == 0 ? "-" : FormatCount(Number(object, key));
 }
 
-std::string FileText(const InspectOptions& options, const Json& about) {
-  Table table({"file", options.model.path}, "ll");
+std::string FileText(const Model& model, const Json& about) {
+  Table table({"file", model.path()}, "ll");
   table.AddRow({"size", FormatBytes(Number(about, "file_bytes"))});
   table.AddRow({"format version", Text(about, "version")});
   table.AddRow({"fingerprint", Text(about, "fingerprint")});
@@ -134,13 +133,13 @@ std::string TensorsText(const Json& about) {
   return table.Text();
 }
 
-int Inspect(InspectOptions options, Signals* signals) {
-  options.model.path = ModelFileFor(options.model.path, signals);  // what is shown is that file
-  const Json about = OpenModelFile(options.model).Describe();
+int Inspect(const InspectOptions& options, Signals* signals) {
+  const Model model = OpenModel(options.model, signals);
+  const Json about = model.Describe();
   if (options.json) {
     PrintJson(about);
   } else {
-    Print(FileText(options, about) + "\n" + ModelText(about) + "\n" + TokenizerText(about) + "\n" +
+    Print(FileText(model, about) + "\n" + ModelText(about) + "\n" + TokenizerText(about) + "\n" +
           HeadScoresText(about) + "\n" + TensorsText(about));
   }
   return kExitGood;

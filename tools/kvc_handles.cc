@@ -46,7 +46,8 @@ void Check(kvc_status status, const std::string& doing) {
 }
 
 Model::Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit,
-             bool trusted) {
+             bool trusted)
+    : path_(path) {
   kvc_model_params params = {};
   params.struct_size = sizeof params;
   params.n_threads = threads;
@@ -127,6 +128,7 @@ void Model::SetFraming(const Framing& framing) {
 }
 
 TokenList Model::EncodeTurn(int32_t role, const std::string& text, int32_t flags) const {
+  if (role == KVC_ROLE_USER && framing_.special) flags |= KVC_TURN_PARSE_SPECIAL;  // texts, not --system
   const int32_t n_text = CountOf(text.size(), "the text");
   return Fetch<int32_t>("cannot write the turn", [&](int32_t* tokens, int32_t cap, int32_t* n) {
     return kvc_model_encode_turn(handle_.get(), role, reinterpret_cast<const uint8_t*>(text.data()), n_text,
@@ -136,7 +138,6 @@ TokenList Model::EncodeTurn(int32_t role, const std::string& text, int32_t flags
 
 TokenList Model::EncodeMessage(const std::string& text, int32_t flags) const {
   TokenList tokens;
-  if (framing_.special) flags |= KVC_TURN_PARSE_SPECIAL;
   if (!framing_.system.empty()) {
     tokens = EncodeTurn(KVC_ROLE_SYSTEM, framing_.system, 0);
     flags |= KVC_TURN_AFTER_SYSTEM;
@@ -147,13 +148,17 @@ TokenList Model::EncodeMessage(const std::string& text, int32_t flags) const {
   return tokens;
 }
 
+void Model::TakeOffBeginning(TokenList* tokens, size_t written) const {
+  const auto n = static_cast<std::ptrdiff_t>(begin_.size()), at = static_cast<std::ptrdiff_t>(written);
+  if (framing_.special && tokens->size() >= written + begin_.size() &&
+      std::equal(begin_.begin(), begin_.end(), tokens->begin() + at))
+    tokens->erase(tokens->begin(), tokens->begin() + n);
+}
+
 TokenList Model::TokenizePrompt(const std::string& text) const {
   if (framing_.chat) return EncodeMessage(text, KVC_TURN_HEAD);
   TokenList tokens = Tokenize(text, (add_bos_ ? KVC_ADD_BOS : 0) | SpecialFlag());
-  const auto n = static_cast<std::ptrdiff_t>(begin_.size());
-  const bool twice = add_bos_ && framing_.special && tokens.size() >= 2 * begin_.size() &&
-                     std::equal(begin_.begin(), begin_.end(), tokens.begin() + n);
-  if (twice) tokens.erase(tokens.begin(), tokens.begin() + n);
+  if (add_bos_) TakeOffBeginning(&tokens, begin_.size());
   if (tokens.empty()) tokens = begin_;
   if (tokens.empty()) throw Failure("the prompt is empty and this model has no BOS token to start from");
   return tokens;
@@ -164,9 +169,7 @@ TokenList Model::TokenizeWhole(const std::string& text) const {
 }
 
 TokenList Model::TokenizeAfter(const TokenList& prompt, const std::string& text) const {
-  if (framing_.chat)
-    return EncodeTurn(KVC_ROLE_USER, text,
-                      KVC_TURN_TAIL | KVC_TURN_ANSWER | (framing_.special ? KVC_TURN_PARSE_SPECIAL : 0));
+  if (framing_.chat) return EncodeTurn(KVC_ROLE_USER, text, KVC_TURN_TAIL | KVC_TURN_ANSWER);
   const bool begins = prompt.empty() || prompt == begin_;
   return Tokenize(text, (begins ? 0 : KVC_CONTINUE) | SpecialFlag());
 }
@@ -177,9 +180,7 @@ TokenList Model::TokenizeAnswer(const std::string& text) const {
 
 TokenList Model::TokenizeText(const std::string& text) const {
   TokenList tokens = Tokenize(text, SpecialFlag());
-  const bool begins = framing_.special && add_bos_ && tokens.size() >= begin_.size() &&
-                      std::equal(begin_.begin(), begin_.end(), tokens.begin());
-  if (begins) tokens.erase(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(begin_.size()));
+  if (add_bos_) TakeOffBeginning(&tokens, 0);
   return tokens;
 }
 

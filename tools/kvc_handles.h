@@ -52,6 +52,7 @@ class Model {
   Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit,
         bool trusted = false);
   kvc_model* get() const { return handle_.get(); }
+  const std::string& path() const { return path_; }  // of the model file: converted, that of what came of it
   const kvc_model_info& info() const { return info_; }
   int32_t n_kv_heads_total() const { return info_.n_layers * info_.n_kv_heads; }
   Json Describe() const;
@@ -87,11 +88,15 @@ class Model {
 
  private:
   int32_t SpecialFlag() const { return framing_.special ? KVC_PARSE_SPECIAL : 0; }
+  // Of special tokens that are written: where begin_tokens stand in a text at `written`, the first of the
+  // tokens go, as many as these are.
+  void TakeOffBeginning(TokenList* tokens, size_t written) const;
   // The tokens of a message (kvc_model_encode_turn).
   TokenList EncodeTurn(int32_t role, const std::string& text, int32_t flags) const;
   // The system text, if there is one, and a user's message behind it.
   TokenList EncodeMessage(const std::string& text, int32_t flags) const;
 
+  std::string path_;
   std::unique_ptr<kvc_model, CloseHandle> handle_;
   kvc_model_info info_{};
   bool add_bos_ = true;

@@ -287,11 +287,7 @@ kvc_status kvc_device_describe(int32_t index, char* json, int32_t cap_json, int3
     text.Field("available", device.ok());
     if (device.ok()) {
       const kvc::DeviceInfo& info = device.value()->info();
-      text.Field("description", info.description);
-      text.Key("instruction_sets").BeginArray();
-      for (const std::string& name : info.instruction_sets) text.Value(name);
-      text.EndArray();
-      text.Field("threads", info.n_threads);
+      kvc::WriteDevice(info, &text);
       text.Field("deterministic", info.deterministic);
       text.Field("batch_invariant", info.batch_invariant);
     } else {

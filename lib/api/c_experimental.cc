@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "lib/api/handles.h"
-#include "lib/base/json_text.h"
 #include "lib/engine/turns.h"
 
 using kvc::Code;
@@ -94,11 +93,7 @@ kvc_status kvc_model_describe_device(const kvc_model* model, char* json, int32_t
     kvc::JsonWriter writer(&text);
     writer.BeginObject();
     writer.Field("name", info.name);
-    writer.Field("description", info.description);
-    writer.Key("instruction_sets").BeginArray();
-    for (const std::string& name : info.instruction_sets) writer.Value(name);
-    writer.EndArray();
-    writer.Field("threads", info.n_threads);
+    kvc::WriteDevice(info, &writer);
     writer.EndObject();
     return CopyBuffer(text.data(), text.size(), "json", json, cap_json, n_out);
   });

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kvc/kvc.h"
+#include "lib/base/json_text.h"
 #include "lib/engine/session.h"
 
 struct kvc_model {
@@ -101,6 +102,15 @@ kvc_status GuardBatch(kvc_session* const* sessions, int32_t n, F&& f) noexcept {
     }
     return status;
   });
+}
+
+// What is said of a device wherever one is described.
+inline void WriteDevice(const DeviceInfo& info, JsonWriter* text) {
+  text->Field("description", info.description);
+  text->Key("instruction_sets").BeginArray();
+  for (const std::string& name : info.instruction_sets) text->Value(name);
+  text->EndArray();
+  text->Field("threads", info.n_threads);
 }
 
 // A size no struct of this API will have: what is above it was never stored by a caller.

@@ -21,9 +21,7 @@ const Method* NearestWithoutScores(const Policy& policy) {
 
 // Who needs them, and what does without: a method, or the precisions of the heads alone.
 Status NoScores(const Policy& policy) {
-  const bool method =
-      !policy.keeps_all() &&
-      ((policy.scorer->needs | policy.allocator->needs | policy.reducer->needs) & kNeedsHeadScores) != 0;
+  const bool method = policy.parts_want_head_scores();
   const Method* nearest = method ? NearestWithoutScores(policy) : nullptr;
   const std::string instead =
       !method ? ", or store all heads alike: kv=int8, kv=int4"

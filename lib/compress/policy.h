@@ -58,8 +58,9 @@ struct Policy {
   bool compresses_once() const {    // what comes behind a compressed prompt is kept whole
     return !keeps_all() && scorer->reading != nullptr && Flag(OptionId::kOnce);
   }
-  bool wants_head_scores() const;  // for its budgets, or for its heads' precisions
-  bool endless() const {           // positions are counted in slots, of which there are never more
+  bool parts_want_head_scores() const;  // its scorer, allocator or reducer
+  bool wants_head_scores() const;       // these, or its heads' precisions
+  bool endless() const {                // positions are counted in slots, of which there are never more
     return !keeps_all() && decode == DecodeMode::kStep && positions == PositionMode::kInCache;
   }
   bool reads_by_steps() const;  // prompts beyond the budget: a token at a time (methods.md 2.9, 2.15)

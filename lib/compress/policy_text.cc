@@ -308,9 +308,12 @@ bool Policy::merges_small_codes() const {
   return own ? Int(OptionId::kKvValues) != kValuesInt8 : codes_a_byte() > 1;
 }
 
-bool Policy::wants_head_scores() const {
-  if (Int(OptionId::kKv) == kStoreMixed) return true;
+bool Policy::parts_want_head_scores() const {
   return !keeps_all() && ((scorer->needs | allocator->needs | reducer->needs) & kNeedsHeadScores) != 0;
+}
+
+bool Policy::wants_head_scores() const {
+  return Int(OptionId::kKv) == kStoreMixed || parts_want_head_scores();
 }
 
 bool Policy::reads_by_steps() const {

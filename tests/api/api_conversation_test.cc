@@ -55,17 +55,18 @@ class Conversation : public testing::Test {
     }
     kvc_session* session;
   };
+  static kvc_session_stats StatsOf(kvc_session* session) {
+    SIZED(kvc_session_stats, stats);
+    EXPECT_EQ(kvc_session_get_stats(session, &stats), KVC_OK) << kvc_last_error();
+    return stats;
+  }
   static void ExpectSame(kvc_session* one, kvc_session* other) {
     std::vector<float> a(FIXTURE_VOCAB), b(FIXTURE_VOCAB);
     int32_t n = 0;
     ASSERT_EQ(kvc_session_get_logits(one, a.data(), FIXTURE_VOCAB, &n), KVC_OK) << kvc_last_error();
     ASSERT_EQ(kvc_session_get_logits(other, b.data(), FIXTURE_VOCAB, &n), KVC_OK) << kvc_last_error();
     EXPECT_EQ(a, b);
-    SIZED(kvc_session_stats, mine);
-    SIZED(kvc_session_stats, its);
-    ASSERT_EQ(kvc_session_get_stats(one, &mine), KVC_OK);
-    ASSERT_EQ(kvc_session_get_stats(other, &its), KVC_OK);
-    EXPECT_EQ(mine.n_slots_full, its.n_slots_full);
+    EXPECT_EQ(StatsOf(one).n_slots_full, StatsOf(other).n_slots_full);
   }
 
   kvc_model* model_ = nullptr;
@@ -334,11 +335,7 @@ class AskedDocument : public Conversation {
   }
   static void ExpectSameSlots(kvc_session* one, kvc_session* other) {
     ExpectSame(one, other);
-    SIZED(kvc_session_stats, mine);
-    SIZED(kvc_session_stats, its);
-    ASSERT_EQ(kvc_session_get_stats(one, &mine), KVC_OK);
-    ASSERT_EQ(kvc_session_get_stats(other, &its), KVC_OK);
-    EXPECT_EQ(mine.n_slots, its.n_slots);
+    EXPECT_EQ(StatsOf(one).n_slots, StatsOf(other).n_slots);
   }
   const std::string text_ = "it is said that Ada lives here, and that Bo does not";
   std::vector<kvc_session*> sessions_;

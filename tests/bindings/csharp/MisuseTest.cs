@@ -161,16 +161,20 @@ static class MisuseTest {
     fork.Dispose();
   }
 
-  private static void DisposedWhileReading() {
+  /// A session is disposed while it reads; then comes what is asked of it, while the call that Dispose cancels ends.
+  private static void WhileReading(Action<Session> then) {
     for (int i = 0; i < 4; ++i) {
       Session session = model.NewSession();
       int[] prompt = Checks.LongPrompt(model, 1000);
       Func<Exception> end = Checks.Start(() => session.Prefill(prompt));
       Checks.UntilReading(session);
       session.Dispose();
+      then(session);
       Checks.Equal(Status.Cancelled, ((KvcException)end()).Status);
     }
   }
+
+  private static void DisposedWhileReading() { WhileReading(session => {}); }
 
   private static void DisposedWhileGenerating() {
     for (int i = 0; i < 20; ++i) {
@@ -187,19 +191,14 @@ static class MisuseTest {
     }
   }
 
-  // While the call that Dispose cancels is still ending, nobody gets at the session, or takes back the cancel.
+  // Nobody gets at the session or loader, or takes back the cancel.
   private static void DisposedAtOnce() {
+    WhileReading(session => AllThrow<ObjectDisposedException>(session.ClearCancel, session.Cancel,
+        () => session.Progress.ToString(), () => session.Step(), () => session.Stats(),
+        () => Batch.Step(new[] { session })));
     for (int i = 0; i < 4; ++i) {
-      Session session = model.NewSession();
-      int[] prompt = Checks.LongPrompt(model, 1000);
-      Func<Exception> end = Checks.Start(() => session.Prefill(prompt));
-      Checks.UntilReading(session);
-      session.Dispose();
-      AllThrow<ObjectDisposedException>(session.ClearCancel, session.Cancel, () => session.Progress.ToString(),
-          () => session.Step(), () => session.Stats(), () => Batch.Step(new[] { session }));
-      Checks.Equal(Status.Cancelled, ((KvcException)end()).Status);
       Loader loader = new Loader();
-      end = Checks.Start(() => {
+      Func<Exception> end = Checks.Start(() => {
         while (true) loader.Open(Checks.Recall).Dispose();
       });
       while (loader.Progress >= 1) {
