@@ -56,6 +56,7 @@ class CudaDevice final : public Device {
   Status Prepare(Span<const Weight> tensors, Span<const DevicePtr<const float>> biases, MatrixUse use,
                  Matrix* out) override;
   int64_t PreparedBytes(Span<const Weight> tensors, MatrixUse use) const override;
+  WeightType PreparedType(const Weight& tensor) const override;
   Status PrepareVector(const float* values, int32_t n, Vector* out) override;
   int64_t PreparedVectorBytes(int32_t n) const override;
 

@@ -190,6 +190,8 @@ int64_t CudaDevice::PreparedBytes(Span<const Weight> tensors, MatrixUse) const {
   return bytes;
 }
 
+WeightType CudaDevice::PreparedType(const Weight& tensor) const { return FormOf(tensor).type; }
+
 Status CudaDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<const float>> biases,
                            MatrixUse use, Matrix* out) {
   KVC_ENTER();

@@ -149,6 +149,7 @@ int Inspect(const InspectOptions& options, Signals* signals) {
 
 Action AddInspect(CLI::App* app) {
   const auto options = std::make_shared<InspectOptions>();
+  options->model.plan_only = true;
   AddModelOptions(app, &options->model);
   app->add_flag("--json", options->json, "Everything, as one JSON document on stdout");
   return [options](Signals* signals) { return Inspect(*options, signals); };

@@ -123,6 +123,7 @@ int Plan(PlanOptions options, Signals* signals) {
 
 Action AddPlan(CLI::App* app) {
   const auto options = std::make_shared<PlanOptions>();
+  options->model.plan_only = true;
   AddModelOptions(app, &options->model);
   AddPolicyOption(app, &options->policy);
   AddTableOptions(app, &options->tables);

@@ -186,6 +186,7 @@ Action AddScorePlot(CLI::App* app) {
   const auto command = std::make_shared<PlotCommand>();
   AddInputs(app, "SCORES", &command->files, "Score files of kvc score")->required();
   AddOutput(app, "--out", &command->out, "The picture to write (SVG)")->required();
+  command->model.plan_only = true;
   AddModelOptions(app, &command->model, "--model");
   app->get_option("--model")->required(false);
   app->add_option("--budget", command->budgets, "Slots a head, such as 16,64: how the heads share them")

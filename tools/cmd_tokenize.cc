@@ -52,6 +52,7 @@ int Tokenize(const TokenizeOptions& options, Signals* signals) {
 
 Action AddTokenize(CLI::App* app) {
   const auto options = std::make_shared<TokenizeOptions>();
+  options->model.plan_only = true;
   AddModelOptions(app, &options->model);
   CLI::Option* text = app->add_option("--text", options->text, "The text")->type_name("TEXT");
   CLI::Option* file = AddInput(app, "--file", &options->file, "The text from a file; - = standard input");

@@ -165,7 +165,7 @@ ReferenceCheck CheckAgainst(const std::string& model_path, const Json& document,
   const Json& given = document["logits"];
   const Json rows = given[0].is_array() ? given : Json::array({given});
   if (rows.size() > tokens->size()) throw Failure(path + ": more rows of logits than tokens");
-  const Model model(model_path, "auto", 0, 0);
+  const Model model(model_path, "auto", DefaultModelParams());
   Session session(model, Policy("full:kv=f32"), DefaultSessionParams());  // what the weights alone do
   ReferenceCheck check;
   const size_t before = tokens->size() - rows.size();

@@ -45,14 +45,8 @@ void Check(kvc_status status, const std::string& doing) {
                       doing + ": " + (text.empty() ? "failed" : text) + " (" + kvc_status_name(status) + ")");
 }
 
-Model::Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit,
-             bool trusted)
+Model::Model(const std::string& path, const std::string& device, const kvc_model_params& params)
     : path_(path) {
-  kvc_model_params params = {};
-  params.struct_size = sizeof params;
-  params.n_threads = threads;
-  params.memory_limit = memory_limit;
-  params.trusted = trusted ? 1 : 0;
   kvc_model* model = nullptr;
   kvc_loader* loader = nullptr;
   Check(kvc_loader_create(&loader), "cannot open " + path);
@@ -399,6 +393,12 @@ void StepBatch(const std::vector<kvc_session*>& sessions, TokenList* tokens) {
   // The library's text is that of the last one.
   std::for_each(statuses.rbegin(), statuses.rend(),
                 [](kvc_status status) { Check(status, "cannot step a session of the batch"); });
+}
+
+kvc_model_params DefaultModelParams() {
+  kvc_model_params params = {};
+  params.struct_size = sizeof params;
+  return params;
 }
 
 kvc_session_params DefaultSessionParams() {

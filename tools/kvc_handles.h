@@ -47,10 +47,8 @@ Json FramingJson(const Framing& framing);
 
 class Model {
  public:
-  // threads 0 = as many as libkvc takes by itself; memory_limit in bytes, 0 = none; trusted as in
-  // kvc_model_params. Shows how far opening is.
-  Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit,
-        bool trusted = false);
+  // Shows how far opening is.
+  Model(const std::string& path, const std::string& device, const kvc_model_params& params);
   kvc_model* get() const { return handle_.get(); }
   const std::string& path() const { return path_; }  // of the model file: converted, that of what came of it
   const kvc_model_info& info() const { return info_; }
@@ -156,6 +154,7 @@ class Session {
 // on.
 void StepBatch(const std::vector<kvc_session*>& sessions, TokenList* tokens);
 
+kvc_model_params DefaultModelParams();
 kvc_session_params DefaultSessionParams();
 
 // What a plan says: bytes, and slots [L][G].

@@ -155,7 +155,10 @@ Model OpenModelFile(const ModelOptions& options) {
   if (std::filesystem::is_directory(std::filesystem::u8path(options.path), error))
     throw Failure(Printable(options.path) + ": is a folder; kvc convert makes a model file of it");
   try {
-    Model model(options.path, options.device, options.threads, options.memory_limit, options.trusted);
+    kvc_model_params params = DefaultModelParams();
+    params.n_threads = options.threads, params.memory_limit = options.memory_limit;
+    params.trusted = options.trusted ? 1 : 0, params.plan_only = options.plan_only ? 1 : 0;
+    Model model(options.path, options.device, params);
     model.SetFraming(options.framing);
     return model;
   } catch (const StatusFailure& failure) {

@@ -32,7 +32,8 @@ struct ModelOptions {
   int32_t threads = 0;
   int64_t memory_limit = 0;
   bool trusted = false;
-  Framing framing;  // of the model's texts from its opening on
+  bool plan_only = false;  // the command looks at no weight (kvc_model_params)
+  Framing framing;         // of the model's texts from its opening on
 };
 // What a command takes for its model: kAnyModel with OpenModel, kModelFile with OpenModelFile.
 constexpr char kModelFile[] = "Model file (.kvc)",

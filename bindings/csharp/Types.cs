@@ -122,6 +122,9 @@ public sealed class ModelParams {
   public long MemoryLimit { get; set; }
   /// <summary>The bytes of the weights are not verified: a file that was verified before opens at once.</summary>
   public bool Trusted { get; set; }
+  /// <summary>The weights are neither read nor counted: for plans, texts and what the file says of itself. A session of
+  /// this model: Status.Unsupported.</summary>
+  public bool PlanOnly { get; set; }
 
   internal static kvc_model_params Raw(ModelParams from) {
     kvc_model_params raw = new kvc_model_params();
@@ -129,6 +132,7 @@ public sealed class ModelParams {
       raw.n_threads = from.Threads;
       raw.memory_limit = from.MemoryLimit;
       raw.trusted = from.Trusted ? 1 : 0;
+      raw.plan_only = from.PlanOnly ? 1 : 0;
     }
     return raw;
   }

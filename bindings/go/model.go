@@ -17,6 +17,7 @@ type ModelOptions struct {
 	Threads     int32  // of the CPU, the caller's included; 0 = all fast ones that the process may use
 	MemoryLimit int64  // bytes; 0 = none. Past it: ErrMemory
 	Trusted     bool   // the bytes of the weights are not verified: opens at once what was verified before
+	PlanOnly    bool   // the weights are neither read nor counted: for Plan, texts and Describe; sessions: ErrUnsupported
 }
 
 // flat gives what the library takes; release must be called after the call.
@@ -34,6 +35,9 @@ func (o *ModelOptions) flat() (device *byte, params flat.Kvc_model_params, relea
 	params.SetMemory_limit(o.MemoryLimit)
 	if o.Trusted {
 		params.SetTrusted(1)
+	}
+	if o.PlanOnly {
+		params.SetPlan_only(1)
 	}
 	return device, params, func() { flat.DeleteKvc_model_params(params) }, nil
 }

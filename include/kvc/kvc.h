@@ -68,7 +68,8 @@ typedef struct kvc_model_params {
                               be read once for that: for a file that was verified before and that nobody else writes.
                               Opening takes no time in proportion to its size then; what is damaged there makes
                               wrong numbers, or KVC_E_BAD_MODEL of a later call, and nothing worse */
-  int32_t reserved;        /* 0 */
+  int32_t plan_only;       /* 1 = weights are neither read nor prepared nor counted: for plans, which say what they say
+                              of a model with weights, texts and descriptions. Sessions: KVC_E_UNSUPPORTED */
 } kvc_model_params;
 
 /* What a model is. */

@@ -55,13 +55,14 @@ kvc_status OpenModel(const char* device, const kvc_model_params* params, CallSta
     KVC_RETURN_IF_ERROR(CopyIn(params, "params (kvc_model_params)", &p));
     if (p.trusted != 0 && p.trusted != 1)
       return Error(Code::kInvalid, "trusted is %d; it is 0 or 1", p.trusted);
-    if (p.reserved != 0) return Error(Code::kInvalid, "params.reserved is not 0");
+    if (p.plan_only != 0 && p.plan_only != 1)
+      return Error(Code::kInvalid, "plan_only is %d; it is 0 or 1", p.plan_only);
     if (p.memory_limit < 0) return Error(Code::kInvalid, "memory_limit is negative");
     ModelParams model_params;
     KVC_RETURN_IF_ERROR(ThreadsOf(p, &model_params.threads));
     model_params.device = device == nullptr ? "auto" : device;
     model_params.memory_limit = p.memory_limit;
-    model_params.trusted = p.trusted == 1;
+    model_params.trusted = p.trusted == 1, model_params.plan_only = p.plan_only == 1;
     model_params.watch = watch;
     auto model = open(model_params);
     if (!model.ok()) return model.status();

@@ -1,5 +1,7 @@
 #include "lib/engine/model.h"
 
+#include <algorithm>
+
 #include "lib/base/log.h"
 #include "lib/ops/devices.h"
 
@@ -35,22 +37,19 @@ Result<std::shared_ptr<const Model>> Model::Build(const ModelParams& params, Ope
   model->meter_ = std::move(meter);
   model->file_ = std::move(file.value());
   model->device_ = std::move(device.value());
+  model->can_run_ = !params.plan_only;
   KVC_RETURN_IF_ERROR(model->file_->Fault(model->Init(params.watch)));
   return std::shared_ptr<const Model>(std::move(model));
 }
 
 Status Model::Init(CallState* watch) {
   // Mapped or not, the weights are what a step reads: they count against the limit, once.
-  const int64_t weight_bytes = file_->weight_bytes();
-  if (!file_->weights_are_metered()) KVC_RETURN_IF_ERROR(meter_->Take(weight_bytes, "the weights"));
+  if (can_run_ && !file_->weights_are_metered())
+    KVC_RETURN_IF_ERROR(meter_->Take(file_->weight_bytes(), "the weights"));
   Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(file_->tokenizer(), meter_.get());
   if (!tokenizer.ok()) return tokenizer.status();
   tokenizer_ = std::move(tokenizer.value());
-  Result<Weights> weights = Weights::Prepare(*file_, device_.get(), meter_.get(), watch);
-  if (!weights.ok()) return weights.status();
-  weights_ = std::move(weights.value());
-  overhead_bytes_ = meter_->used() - weight_bytes;
-  opening_bytes_ = meter_->peak();
+  KVC_RETURN_IF_ERROR(can_run_ ? PrepareWeights(watch) : CountWeights());
   std::vector<int32_t> rope_of_layer;
   ListRopes(config(), &ropes_, &rope_of_layer);
   for (int32_t rope : rope_of_layer) rope_of_layer_.push_back(&ropes_[static_cast<size_t>(rope)]);
@@ -63,22 +62,48 @@ Status Model::Init(CallState* watch) {
   return {};
 }
 
+Status Model::PrepareWeights(CallState* watch) {
+  Result<Weights> weights = Weights::Prepare(*file_, device_.get(), meter_.get(), watch);
+  if (!weights.ok()) return weights.status();
+  weights_ = std::move(weights.value());
+  overhead_bytes_ = meter_->used() - file_->weight_bytes();
+  opening_bytes_ = meter_->peak();
+  return {};
+}
+
+// The same on a meter of its own that only counts, from what is held without the weights.
+Status Model::CountWeights() {
+  MemoryMeter counter(0, /*counting=*/true);
+  const int64_t weight_bytes = file_->weights_are_metered() ? 0 : file_->weight_bytes();
+  KVC_RETURN_IF_ERROR(counter.Take(meter_->used() + weight_bytes, "the model"));
+  Result<Weights> weights = Weights::Prepare(*file_, device_.get(), &counter);
+  if (!weights.ok()) return weights.status();
+  overhead_bytes_ = counter.used() - file_->weight_bytes();
+  opening_bytes_ = std::max(counter.peak(), meter_->peak() + weight_bytes);  // also while tables are made
+  weights_ = std::move(weights.value());
+  weights_.memory = PreparedMemory();  // of which there is none, and the meter goes
+  if (!file_->weights_are_metered()) return {};
+  for (const TensorEntry& tensor : file_->tensors()) meter_->Give(file_->Drop(tensor));
+  return {};
+}
+
 Result<std::shared_ptr<const Model>> Model::Open(const std::string& path, const ModelParams& params) {
-  return Build(
-      params, [&](MemoryMeter* meter) { return ModelFile::Open(path, meter, params.watch, params.trusted); });
+  return Build(params, [&](MemoryMeter* meter) {
+    return ModelFile::Open(path, meter, params.watch, params.reads_no_weights());
+  });
 }
 
 Result<std::shared_ptr<const Model>> Model::OpenFd(int fd, int64_t offset, int64_t n_bytes,
                                                    const ModelParams& params) {
   return Build(params, [&](MemoryMeter* meter) {
-    return ModelFile::OpenFd(fd, offset, n_bytes, meter, params.watch, params.trusted);
+    return ModelFile::OpenFd(fd, offset, n_bytes, meter, params.watch, params.reads_no_weights());
   });
 }
 
 Result<std::shared_ptr<const Model>> Model::OpenMemory(const uint8_t* data, int64_t n_bytes,
                                                        const ModelParams& params) {
   return Build(params, [&](MemoryMeter* meter) {
-    return ModelFile::OpenMemory(data, n_bytes, meter, params.trusted);
+    return ModelFile::OpenMemory(data, n_bytes, meter, params.reads_no_weights());
   });
 }
 

@@ -16,7 +16,9 @@ struct ModelParams {
   ThreadOptions threads;
   int64_t memory_limit = 0;    // 0 = none
   bool trusted = false;        // the bytes of the weights are not verified
+  bool plan_only = false;      // the weights are neither verified nor prepared: nothing can run
   CallState* watch = nullptr;  // hears how far opening is, and can cancel it; null = nobody
+  bool reads_no_weights() const { return trusted || plan_only; }  // to verify them
 };
 
 class Model {
@@ -30,6 +32,8 @@ class Model {
   const ModelFile& file() const { return *file_; }
   const ModelConfig& config() const { return file_->config(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  // Whether sessions can run: it was not opened for plans only, which say what they would if it had been.
+  bool can_run() const { return can_run_; }
   // What opening took through the meter beside the weights: the tokenizer's tables, texts and scores.
   int64_t overhead_bytes() const { return overhead_bytes_; }
   // Held at most while it was opened: a matrix is there twice while it gets the device's form.
@@ -49,10 +53,13 @@ class Model {
   template <typename OpenFile>
   static Result<std::shared_ptr<const Model>> Build(const ModelParams& params, OpenFile&& open);
   Status Init(CallState* watch);
+  Status PrepareWeights(CallState* watch);
+  Status CountWeights();
 
   std::shared_ptr<MemoryMeter> meter_;
   std::unique_ptr<ModelFile> file_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  bool can_run_ = true;
   int64_t overhead_bytes_ = 0, opening_bytes_ = 0;
   std::unique_ptr<Device> device_;
   Weights weights_;

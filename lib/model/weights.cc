@@ -146,6 +146,17 @@ Status PrepareLayer(const Tensors& tensors, const ModelConfig& config, int32_t l
   return p.status();
 }
 
+// A matrix as the device would make it, without its numbers.
+void Describe(const Device& device, Span<const Weight> tensors, Matrix* out) {
+  *out = {};
+  out->n_parts = static_cast<int32_t>(tensors.size());
+  out->cols = tensors[0].cols, out->stack = tensors[0].stack;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    out->parts[i].type = device.PreparedType(tensors[i]);
+    out->parts[i].rows = tensors[i].rows, out->parts[i].group = tensors[i].group;
+  }
+}
+
 }  // namespace
 
 PreparedMemory::~PreparedMemory() {
@@ -172,6 +183,10 @@ Status PreparedMemory::Take(Device* device, MemoryMeter* meter, int64_t bytes) {
 Status PreparedMemory::Prepare(Device* device, MemoryMeter* meter, Span<const Weight> tensors,
                                Span<const DevicePtr<const float>> biases, MatrixUse use, Matrix* out) {
   KVC_RETURN_IF_ERROR(Take(device, meter, device->PreparedBytes(tensors, use)));
+  if (meter != nullptr && meter->counting()) {
+    Describe(*device, tensors, out);
+    return {};
+  }
   KVC_RETURN_IF_ERROR(device->Prepare(tensors, biases, use, out));
   if (out->bytes > 0) blocks_.push_back({out->memory, out->bytes});
   return {};
@@ -180,6 +195,7 @@ Status PreparedMemory::Prepare(Device* device, MemoryMeter* meter, Span<const We
 Status PreparedMemory::PrepareVector(Device* device, MemoryMeter* meter, const float* values, int32_t n,
                                      DevicePtr<const float>* out) {
   KVC_RETURN_IF_ERROR(Take(device, meter, device->PreparedVectorBytes(n)));
+  if (meter != nullptr && meter->counting()) return {};
   Vector vector;
   KVC_RETURN_IF_ERROR(device->PrepareVector(values, n, &vector));
   *out = vector.at;

@@ -19,7 +19,7 @@ class PreparedMemory {
   }
   ~PreparedMemory();
   // Device::Prepare, its memory taken through the meter (null: not counted) beforehand. On failure nothing is
-  // kept.
+  // kept. With a meter that only counts nothing is prepared: matrices have no numbers then, vectors are null.
   Status Prepare(Device* device, MemoryMeter* meter, Span<const Weight> tensors,
                  Span<const DevicePtr<const float>> biases, MatrixUse use, Matrix* out);
   Status PrepareVector(Device* device, MemoryMeter* meter, const float* values, int32_t n,
@@ -52,7 +52,8 @@ struct Weights {
   // Prepares every tensor of the file, one matrix at a time; device and meter outlive the result, and so does
   // the file, since what needs no other form stays there. meter: may be null; it has counted the file's
   // tensors where they are mapped, and they leave it as they are replaced, also where it fails behind that.
-  // watch: as of ModelFile::Open. kBadModel names a tensor that is missing; kMemory.
+  // watch: as of ModelFile::Open. kBadModel names a tensor that is missing; kMemory. With a meter that only
+  // counts no number of the file is read, and what comes has a shape alone.
   static Result<Weights> Prepare(const ModelFile& file, Device* device, MemoryMeter* meter = nullptr,
                                  CallState* watch = nullptr);
 };

@@ -122,7 +122,9 @@ class Device {
                          Matrix* out) = 0;
   // What Prepare allocates for the tensors of one matrix (Matrix::memory, to be freed by the caller).
   virtual int64_t PreparedBytes(Span<const Weight> tensors, MatrixUse use) const = 0;
-  // The same for n values of a norm or a bias.
+  // The type that Prepare gives a tensor. Rows, columns and groups stay.
+  virtual WeightType PreparedType(const Weight& tensor) const { return tensor.type; }
+  // As Prepare and PreparedBytes, for n values of a norm or a bias.
   virtual Status PrepareVector(const float* values, int32_t n, Vector* out) = 0;
   virtual int64_t PreparedVectorBytes(int32_t n) const = 0;
 

@@ -19,7 +19,7 @@ KVC_AT(kvc_model_params, n_threads, 4);
 KVC_AT(kvc_model_params, memory_limit, 8);
 KVC_AT(kvc_model_params, executor, 16);
 KVC_AT(kvc_model_params, trusted, 24);
-KVC_AT(kvc_model_params, reserved, 28);
+KVC_AT(kvc_model_params, plan_only, 28);
 
 KVC_SIZE(kvc_model_info, 64);
 KVC_AT(kvc_model_info, struct_size, 0);

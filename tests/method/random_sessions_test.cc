@@ -533,6 +533,13 @@ TEST_P(RandomSessions, PlansHold) {
   SCOPED_TRACE("model " + std::to_string(which) + " " + spec + " prompt " + std::to_string(n) +
                " max_tokens " + std::to_string(params.max_tokens));
   const Result<SessionPlan> planned = Session::Plan(world.models[0], &policy, params, n);
+  ModelParams no_weights;
+  no_weights.threads = 2, no_weights.plan_only = true;
+  const Result<SessionPlan> alone = Session::Plan(OpenTiny(world.bytes, no_weights), &policy, params, n);
+  ASSERT_EQ(planned.status().message(), alone.status().message());
+  if (planned.ok()) {
+    EXPECT_EQ(NumbersOf(planned.value()), NumbersOf(alone.value()));
+  }
   auto probe = Session::Create(world.models[0], &policy, params);
   if (!planned.ok() || !probe.ok()) {
     const Status refused = probe.ok() ? probe.value()->Prefill(TinyPrompt(n), true) : probe.status();

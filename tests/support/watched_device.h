@@ -44,6 +44,7 @@ class WatchedDevice : public Device {
   int64_t PreparedBytes(Span<const Weight> tensors, MatrixUse use) const override {
     return to_->PreparedBytes(tensors, use);
   }
+  WeightType PreparedType(const Weight& tensor) const override { return to_->PreparedType(tensor); }
   Status PrepareVector(const float* values, int32_t n, Vector* out) override {
     return to_->PrepareVector(values, n, out);
   }

@@ -62,6 +62,23 @@ TEST(ToolRecall, VerifyRefusesAChangedByte) {
   EXPECT_NE(trusted.err.find("--trusted"), std::string::npos) << trusted.err;
 }
 
+// What asks about a model looks at no weight: whether these are whole is for verify to say.
+TEST(ToolRecall, PlansReadNoWeights) {
+  const TemporaryFolder folder;
+  std::string bytes = ReadWholeFile(KVC_RECALL);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  const std::string changed = folder.Write("changed.kvc", bytes);
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"plan", "", "--policy", "cokv:budget=32", "--context", "500", "--json"},
+           {"tokenize", "", "--text", "The code", "--json"}}) {
+    std::vector<std::string> of_changed = arguments, of_whole = arguments;
+    of_changed[1] = changed, of_whole[1] = KVC_RECALL;
+    EXPECT_EQ(RunKvc(of_changed).Json(), RunKvc(of_whole).Json()) << arguments[0];
+  }
+  EXPECT_EQ(RunKvc({"inspect", changed}).exit_code, 0);
+  EXPECT_EQ(RunKvc({"run", changed, "--prompt", "The"}).exit_code, 1);
+}
+
 TEST(ToolRecall, Tokenize) {
   const Json plain = KvcJson({"tokenize", KVC_RECALL, "--text", " The code of Robin is", "--json"});
   const Json with_bos =

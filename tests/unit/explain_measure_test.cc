@@ -46,7 +46,9 @@ class ExplainMeasure : public testing::Test {
  protected:
   ExplainMeasure() {
     EXPECT_TRUE(test::WriteTinyModel({}, path_).ok());
-    model_.emplace(path_, "cpu", 1, 0);
+    kvc_model_params params = DefaultModelParams();
+    params.n_threads = 1;
+    model_.emplace(path_, "cpu", params);
     explainer_.emplace(*model_, path_, 0.1);
     explainer_->Count(&sums_, &full_sums_);
   }

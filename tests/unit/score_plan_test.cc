@@ -251,7 +251,9 @@ class ScoreExamples : public testing::Test {
  protected:
   ScoreExamples() {
     EXPECT_TRUE(test::WriteTinyModel({}, model_path_).ok());
-    model_.emplace(model_path_, "cpu", 1, 0);
+    kvc_model_params params = DefaultModelParams();
+    params.n_threads = 1;
+    model_.emplace(model_path_, "cpu", params);
     std::ofstream(task_path_)
         << R"({"context": "abcdefghi", "questions": [{"question": "jkl", "answer": "m"}]})"
         << "\n";

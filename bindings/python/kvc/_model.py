@@ -119,9 +119,10 @@ class Plan(NamedTuple):
         return f"Plan({sizes}, slots of {len(self.slots)} {'layers' if numpy is not None else 'KV heads'})"
 
 
-def _model_params(threads: int, memory_limit: int, trusted: bool) -> Any:
+def _model_params(threads: int, memory_limit: int, trusted: bool, plan_only: bool) -> Any:
     params = _flat.kvc_model_params()
-    params.n_threads, params.memory_limit, params.trusted = threads, memory_limit, int(bool(trusted))
+    params.n_threads, params.memory_limit = threads, memory_limit
+    params.trusted, params.plan_only = int(bool(trusted)), int(bool(plan_only))
     return params
 
 
@@ -143,12 +144,13 @@ class Model(Owner):
 
     device: one of devices(), None = the best. threads: of the CPU, the caller's included, 0 = all fast ones
     that the process may use. memory_limit: bytes, 0 = none; past it OutOfMemoryError. trusted: the bytes of the weights
-    are not verified, so that a file which was verified before opens at once. FileError: cannot be read. BadModelError:
+    are not verified, so that a file which was verified before opens at once. plan_only: they are neither read nor
+    counted, for plan, texts and describe; sessions are UnsupportedError. FileError: cannot be read. BadModelError:
     damaged."""
 
     def __init__(self, path: Path, device: str | None = None, *, threads: int = 0, memory_limit: int = 0,
-                 trusted: bool = False) -> None:
-        params = _model_params(threads, memory_limit, trusted)
+                 trusted: bool = False, plan_only: bool = False) -> None:
+        params = _model_params(threads, memory_limit, trusted, plan_only)
         self._load(_flat.kvc_model_open, _flat.kvc_loader_open, os.fsencode(path), device, params)
 
     def _load(self, alone: Any, by_loader: Any, *arguments: Any) -> None:
@@ -167,21 +169,21 @@ class Model(Owner):
 
     @classmethod
     def from_fd(cls, fd: int, offset: int = 0, size: int = 0, device: str | None = None, *, threads: int = 0,
-                memory_limit: int = 0, trusted: bool = False) -> Model:
+                memory_limit: int = 0, trusted: bool = False, plan_only: bool = False) -> Model:
         """From a part of an open file: size bytes from offset, 0 = to its end. It is mapped where offset is a multiple
         of 64, else read into memory. The file may be closed afterwards."""
         model = cls.__new__(cls)
-        params = _model_params(threads, memory_limit, trusted)
+        params = _model_params(threads, memory_limit, trusted, plan_only)
         model._load(_flat.kvc_model_open_fd, _flat.kvc_loader_open_fd, fd, offset, size, device, params)
         return model
 
     @classmethod
     def from_memory(cls, data: Any, device: str | None = None, *, threads: int = 0, memory_limit: int = 0,
-                    trusted: bool = False) -> Model:
+                    trusted: bool = False, plan_only: bool = False) -> Model:
         """From bytes, a mmap or any other buffer, which must not change while the model or a session of it is open. It
         is used where it is when it begins at a multiple of 64 bytes, as a mmap does, else copied once."""
         model = cls.__new__(cls)
-        kept, params = _aligned(memoryview(data).cast("B")), _model_params(threads, memory_limit, trusted)
+        kept, params = _aligned(memoryview(data).cast("B")), _model_params(threads, memory_limit, trusted, plan_only)
         model._open(interruptible(lambda: _flat.kvc_model_open_memory(kept, device, params), None), kept)
         return model
 
@@ -307,15 +309,15 @@ class Loader(Owner):
         self._handle.close()
 
     def open(self, path: Path, device: str | None = None, *, threads: int = 0, memory_limit: int = 0,
-             trusted: bool = False) -> Model:
+             trusted: bool = False, plan_only: bool = False) -> Model:
         """As Model(path)."""
-        params = _model_params(threads, memory_limit, trusted)
+        params = _model_params(threads, memory_limit, trusted, plan_only)
         return self._made(_flat.kvc_loader_open, os.fsencode(path), device, params)
 
     def open_fd(self, fd: int, offset: int = 0, size: int = 0, device: str | None = None, *, threads: int = 0,
-                memory_limit: int = 0, trusted: bool = False) -> Model:
+                memory_limit: int = 0, trusted: bool = False, plan_only: bool = False) -> Model:
         """As Model.from_fd."""
-        params = _model_params(threads, memory_limit, trusted)
+        params = _model_params(threads, memory_limit, trusted, plan_only)
         return self._made(_flat.kvc_loader_open_fd, fd, offset, size, device, params)
 
     def _made(self, function: Any, *arguments: Any) -> Model:

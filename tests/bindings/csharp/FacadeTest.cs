@@ -140,6 +140,15 @@ static class FacadeTest {
     Checks.Equal("Plan for 400 tokens: " + plan.TotalBytesPeak + " bytes at most, cache of " + plan.CacheBytesPrompt
         + " bytes after the prompt, " + plan.CacheBytesEnd + " at the end instead of " + plan.CacheBytesFull,
         "" + plan);
+    using (Model alone = Model.Open(Checks.Recall,
+        new ModelParams { Device = "cpu", Threads = 2, MemoryLimit = 4 << 20, PlanOnly = true })) {
+      Plan same = alone.Plan(policy, new SessionParams { MaxTokens = 512 }, 400);
+      Checks.Check(same.Slots.SequenceEqual(plan.Slots), "slots without weights");
+      Checks.Equal(plan.WorkspaceBytes + " " + plan.CacheBytesPeak, same.WorkspaceBytes + " " + same.CacheBytesPeak);
+      // The tokenizer's patterns are machine code, which is longer where it lies far from what it calls.
+      Checks.Check(Math.Abs(plan.TotalBytesPeak - same.TotalBytesPeak) < 1024, plan + " and " + same);
+      Checks.Failing(Status.Unsupported, () => alone.NewSession());
+    }
     Checks.Equal("Model: 6 layers, 2048 tokens, " + model.Info().WeightBytes + " bytes of weights", "" + model);
     Session session = Checks.StoryOf(model);
     string stats = session.Stats().ToString();

@@ -16,7 +16,7 @@ static class LayoutTest {
     "kvc_last_error", "kvc_error_record_take",              // travels with the status
     "kvc_executor", "kvc_executor.struct_size", "kvc_executor.n_threads", "kvc_executor.context",
     "kvc_executor.run", "kvc_model_params.executor",        // no callbacks across languages
-    "kvc_model_params.reserved", "kvc_sampling.reserved"
+    "kvc_sampling.reserved"
   };
 
   /// Behind what kvc.h has they fill the text of an error, with its room and its bytes: bindings/kvc.i.

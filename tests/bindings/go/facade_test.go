@@ -242,6 +242,26 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
+func TestPlanOnly(t *testing.T) {
+	m, err := kvc.OpenModel(os.Getenv("KVC_RECALL"), &kvc.ModelOptions{PlanOnly: true, MemoryLimit: 4 << 20})
+	must(t, err)
+	defer m.Close()
+	expected, err := model.Plan(nil, nil, 200)
+	must(t, err)
+	plan, err := m.Plan(nil, nil, 200)
+	must(t, err)
+	// The tokenizer's patterns are machine code here, which is longer where it lies far from what it calls.
+	if apart := plan.TotalBytesPeak - expected.TotalBytesPeak; apart < -1024 || apart > 1024 {
+		t.Error(apart)
+	}
+	plan.TotalBytesPeak = expected.TotalBytesPeak
+	if !reflect.DeepEqual(plan, expected) {
+		t.Error(plan, expected)
+	}
+	_, err = m.NewSession(nil, nil)
+	wants(t, kvc.ErrUnsupported, err)
+}
+
 func TestStream(t *testing.T) {
 	s := session(t, policy(t, "cokv:budget=64"), &kvc.SessionOptions{OnFull: kvc.OnFullSlide})
 	first := all(t, s.Generate(ctx, "Ada lives in Paris. Ada lives in", 12))

@@ -195,6 +195,15 @@ public final class FacadeTest {
     Checks.equal("Plan for 400 tokens: " + plan.totalBytesPeak + " bytes at most, cache of " + plan.cacheBytesPrompt
         + " bytes after the prompt, " + plan.cacheBytesEnd + " at the end instead of " + plan.cacheBytesFull,
         "" + plan);
+    try (Model alone = Model.open(Checks.RECALL,
+        new ModelParams().device("cpu").threads(2).memoryLimit(4 << 20).planOnly(true))) {
+      Plan same = alone.plan(policy, new SessionParams().maxTokens(512), 400);
+      Checks.check(Arrays.equals(plan.slots, same.slots), "slots without weights");
+      Checks.equal(plan.workspaceBytes + " " + plan.cacheBytesPeak, same.workspaceBytes + " " + same.cacheBytesPeak);
+      // The tokenizer's patterns are machine code, which is longer where it lies far from what it calls.
+      Checks.check(Math.abs(plan.totalBytesPeak - same.totalBytesPeak) < 1024, plan + " and " + same);
+      Checks.failing(Status.UNSUPPORTED, () -> alone.newSession());
+    }
     Checks.check(model.toString().matches("Model: 6 layers, 2048 tokens, \\d+ bytes of weights"), "" + model);
     Session session = story();
     String stats = session.stats().toString();

@@ -158,6 +158,14 @@ class Models(Case):
             planned = plan.slots.tolist() if numpy else list(plan.slots)
             self.assertEqual(planned, slots if numpy else [slot for row in slots for slot in row])
             self.assertLess(plan.cache_bytes_end, plan.cache_bytes_full)
+            with kvc.Model(RECALL, "cpu", memory_limit=4 << 20, plan_only=True) as alone:
+                same = alone.plan(table, 200)
+                self.assertEqual(same.workspace_bytes, plan.workspace_bytes)
+                self.assertEqual(same.cache_bytes_peak, plan.cache_bytes_peak)
+                # The tokenizer's patterns are machine code, which is longer where it lies far from what it calls.
+                self.assertAlmostEqual(same.total_bytes_peak, plan.total_bytes_peak, delta=1024)
+                with self.assertRaises(kvc.UnsupportedError):
+                    alone.session()
         with self.assertRaisesRegex(kvc.InvalidError, "budget"):
             kvc.Policy("cokv:budgett=3")
         with self.assertRaises(LookupError):

@@ -6,6 +6,7 @@ public final class ModelParams {
   private int threads;
   private long memoryLimit;
   private boolean trusted;
+  private boolean planOnly;
 
   /** All defaults. */
   public ModelParams() {}
@@ -56,6 +57,17 @@ public final class ModelParams {
     return this;
   }
 
+  /**
+   * Opens for plans, texts and what the file says of itself: the weights are neither read nor counted.
+   *
+   * @param planOnly whether a session of this model is {@link Status#UNSUPPORTED}; false, the default: it runs
+   * @return this
+   */
+  public ModelParams planOnly(boolean planOnly) {
+    this.planOnly = planOnly;
+    return this;
+  }
+
   interface Call {
     void on(byte[] device, kvc_model_params params);
   }
@@ -66,6 +78,7 @@ public final class ModelParams {
         raw.setN_threads(params.threads);
         raw.setMemory_limit(params.memoryLimit);
         raw.setTrusted(params.trusted ? 1 : 0);
+        raw.setPlan_only(params.planOnly ? 1 : 0);
       }
       call.on(params == null ? null : Utf8.name(params.device, "device"), raw);
     }
