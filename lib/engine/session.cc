@@ -8,7 +8,7 @@
 namespace kvc {
 namespace {
 
-constexpr int32_t kTokenHeadroom = 1024;  // tokens remembered beside those that may be run again
+constexpr int32_t kTokenHeadroom = 256;  // tokens remembered beside those that may be run again
 
 bool KeysByChannel(const CacheLayout& layout) {
   return std::any_of(layout.formats.begin(), layout.formats.end(),
@@ -195,20 +195,20 @@ Status Session::FeedRows(Span<const int32_t> tokens) {
 void Session::Fed(Span<const int32_t> tokens, bool dropped) {
   n_tokens_ += static_cast<int32_t>(tokens.size());
   rewound_ = made_room_ = false;
-  Remember(tokens);
-  pending_ = -1;
   Count(&n_compactions_, dropped ? 1 : 0);
   if (dropped || !CanTakeBack()) changed_at_ = n_tokens_;
+  Remember(tokens);  // the pending one where it lies
+  pending_ = -1;
 }
 
 void Session::ReserveTokens(size_t more) {
   sampler_.ReserveTokens();
   if (keeps_tokens_ && tokens_.capacity() - tokens_.size() < more)
-    tokens_.reserve(2 * tokens_.size() + more + static_cast<size_t>(kTokenHeadroom));
+    tokens_.reserve(2 * std::max(tokens_.size(), static_cast<size_t>(kTokenHeadroom)) + more);
 }
 
 // Of tokens that may be run again the newest are enough, also behind the deepest rewind: the list is short
-// where entries go all the time. ReserveTokens made room.
+// where entries go all the time. ReserveTokens made room; changed_at_ is that of what the tokens did.
 void Session::Remember(Span<const int32_t> tokens) {
   sampler_.Saw(tokens);
   if (!keeps_tokens_) return;
@@ -217,6 +217,13 @@ void Session::Remember(Span<const int32_t> tokens) {
                                             std::max(n_tokens_ - changed_at_, kTokenHeadroom));
   if (tokens_.size() >= 2 * enough)
     tokens_.erase(tokens_.begin(), tokens_.end() - static_cast<std::ptrdiff_t>(enough));
+}
+
+// Behind a prompt: the room that all of it took goes where little of it is remembered. Fails silently, as
+// what was reserved is enough.
+void Session::FreeTokenRoom() {
+  if (tokens_.capacity() > 4 * std::max(tokens_.size(), static_cast<size_t>(kTokenHeadroom)))
+    tokens_.shrink_to_fit();
 }
 
 Status Session::ReserveHidden() {

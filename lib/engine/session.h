@@ -280,6 +280,7 @@ class Session {
   void TakeToken(int32_t token);
   void Remember(Span<const int32_t> tokens);
   void ReserveTokens(size_t more);
+  void FreeTokenRoom();
   Status ReserveHidden();
 
   template <typename Archive>

@@ -373,13 +373,14 @@ void Session::TakePart(PromptJob* job, size_t taker, int32_t n_given) {
   const std::vector<int32_t>& tokens = job->tokens();
   n_tokens_ += static_cast<int32_t>(tokens.size());
   Count(&n_prompt_, n_given);
-  Remember({tokens.data(), tokens.size()});
   BeginText(n_given);
   pending_ = stop_token_ = -1;
   finished_ = rewound_ = false;
   Commit(&job->takers()[taker]);
   NotePeaks(cache_->bytes(), job->workspace_peak());
   if (!CanTakeBack()) changed_at_ = n_tokens_;
+  Remember({tokens.data(), tokens.size()});
+  FreeTokenRoom();
 }
 
 void Session::Commit(PromptJob::Taker* taker) {

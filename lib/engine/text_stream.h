@@ -46,7 +46,7 @@ class TextStream {
   }
 
  private:
-  static constexpr size_t kReserve = 4096;
+  static constexpr size_t kReserve = 1024;  // some hundred tokens that nobody reads allocate nothing
   bool skip_first_space_, at_start_ = true;
   std::string ready_;    // complete characters
   size_t read_ = 0;      // of ready_
