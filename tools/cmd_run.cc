@@ -1,5 +1,5 @@
-// kvc run: a prompt, a policy, an answer; questions after the same compressed prompt; the full cache beside
-// it.
+// kvc run: a prompt, a policy, an answer; questions after the same compressed prompt, which may be kept in a
+// file; the full cache beside it.
 #include <algorithm>
 #include <memory>
 
@@ -23,6 +23,7 @@ struct RunOptions {
   TableOptions tables;
   SessionOptions session;
   std::string policy = "full", draft_policy;
+  std::string save, load;  // files of compressed prompts
   std::vector<std::string> questions;
   int32_t max_tokens = -1, draft = 0;  // max_tokens -1: kAnswer, as far as there is room
   bool compare = false, stats = false, json = false;
@@ -71,6 +72,7 @@ Policy DraftPolicy(const RunOptions& options) {
 // The most tokens of an answer that this session begins.
 int32_t MostTokens(const RunOptions& options, const Model& model, const Session& session) {
   if (options.max_tokens >= 0) return options.max_tokens;
+  if (!options.load.empty()) return kAnswer;  // how much it holds is the file's
   if (options.session.on_full != "error") return kAnswer;
   const int64_t holds = options.session.context > 0 ? options.session.context : model.info().max_tokens;
   // The last token of an answer needs no place.
@@ -84,37 +86,60 @@ void NoteNoRoom(const RunOptions& options, const Generation& answer, int32_t mos
        ", where the session is full: --context N makes more room, --on-full slide drops old tokens");
 }
 
+// A session for the prompt, or the one that has read it.
+PromptOnce BeginOnce(const RunOptions& options, const Model& model, const Policy& policy) {
+  if (options.load.empty()) {
+    PromptOnce once(model, policy, SessionParams(options.session));
+    once.base()->SetSampling(Sampling(options.session));
+    return once;
+  }
+  PromptOnce once(Session::Restore(model, options.load));
+  if (options.session.samples) once.base()->SetSampling(Sampling(options.session));
+  return once;
+}
+
+TokenList TokensOf(const RunOptions& options, const Model& model, const TokenList& prompt,
+                   const std::string& question) {
+  const bool continues = !options.load.empty() && !model.framing().chat;  // behind a prompt that is not known
+  return continues ? model.TokenizeAnswer(question) : model.TokenizeAfter(prompt, question);
+}
+
+// What is to be answered: each question; without any the prompt itself, unless it is only to be kept.
+std::vector<std::string> Asked(const RunOptions& options) {
+  if (!options.questions.empty() || !options.save.empty()) return options.questions;
+  return {""};
+}
+
 Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& policy,
                   const TokenList& prompt, CancelOnSignal* cancel, bool stream) {
   Answers run;
-  run.policy = policy.Describe();
+  run.policy = options.load.empty() ? policy.Describe() : "of the loaded file";
   bool in_line = false;  // what is said on stderr begins on a line of its own
   const TextSink sink = [&in_line](const std::string& text) {
     in_line = true;
     Print(text);
     FlushOutput();  // a reader that is gone, or a full disk, ends the work
   };
-  PromptOnce once(model, policy, SessionParams(options.session));
-  once.base()->SetSampling(Sampling(options.session));
+  PromptOnce once = BeginOnce(options, model, policy);
   std::optional<PromptOnce> drafts;  // the same text in a smaller cache
   if (!options.draft_policy.empty()) {
     drafts.emplace(model, DraftPolicy(options), SessionParams(options.session));
     drafts->base()->SetSampling(Sampling(options.session));
   }
-  {
+  if (options.load.empty()) {
     const WatchSession watch(cancel, *once.base());
     drafts ? PromptOnce::StartTogether({&once, &*drafts}, prompt) : once.Start(prompt);
   }
   run.after_prompt = once.prompt_stats();
   run.has_codes =
       kvc_session_get_code_ratios(once.base()->get(), &run.code_ratio_paper, &run.code_ratio_exact) == KVC_OK;
-  const std::vector<std::string> questions =
-      options.questions.empty() ? std::vector<std::string>{""} : options.questions;
+  if (!options.save.empty()) once.base()->Save(options.save);
   try {
-    for (const std::string& question : questions) {
+    for (const std::string& question : Asked(options)) {
       const std::string parted = model.framing().chat ? "\n" : "";  // an answer is a turn of its own there
       if (stream && !question.empty()) sink(question + parted);
-      const TokenList asked = options.questions.empty() ? TokenList{} : model.TokenizeAfter(prompt, question);
+      const TokenList asked =
+          options.questions.empty() ? TokenList{} : TokensOf(options, model, prompt, question);
       Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
       const auto drafter = MakeDrafter(options, prompt, asked, drafts ? &*drafts : nullptr);
       const WatchSession watch(cancel, *session);
@@ -246,15 +271,24 @@ Json AnswerJson(const Generation& answer) {
 }
 
 Json RunJson(const Answers& run, const RunOptions& options, const TokenList& prompt) {
-  const Generation& first = run.answers.front();
+  Generation first;
+  first.stats = run.after_prompt;
+  if (!run.answers.empty()) first = run.answers.front();
   kvc_session_stats stats = first.stats;
   stats.prefill_seconds = run.after_prompt.prefill_seconds;
   stats.compress_seconds = run.after_prompt.compress_seconds;
-  Json out{{"text", first.text},           {"tokens", first.tokens},
-           {"n_prompt", prompt.size()},    {"policy", run.policy},
-           {"stats", StatsJson(stats)},    {"stats_after_prompt", StatsJson(run.after_prompt)},
-           {"seed", options.session.seed}, {"n_passes", first.n_passes},
-           {"n_drafted", first.n_drafted}, {"answers", Json::array()}};
+  Json out{
+      {"text", first.text},
+      {"tokens", first.tokens},
+      {"n_prompt", options.load.empty() ? static_cast<int32_t>(prompt.size()) : run.after_prompt.n_prompt},
+      {"policy", run.policy},
+      {"stats", StatsJson(stats)},
+      {"stats_after_prompt", StatsJson(run.after_prompt)},
+      {"seed", options.session.seed},
+      {"n_passes", first.n_passes},
+      {"n_drafted", first.n_drafted},
+      {"answers", Json::array()}};
+  if (!options.save.empty()) out["saved"] = options.save;
   if (options.prompt.tokens.empty()) out["framing"] = FramingJson(options.model.framing);
   if (run.has_codes) out["code_ratio"] = {{"paper", run.code_ratio_paper}, {"exact", run.code_ratio_exact}};
   for (size_t i = 0; i < options.questions.size(); ++i) {
@@ -279,9 +313,14 @@ Json ComparisonJson(const Answers& run, const Answers& full) {
 }
 
 void Answer(const RunOptions& options, const Model& model, const Policy& policy, Signals* signals) {
-  const TokenList prompt = ReadPrompt(options.prompt, model, !options.questions.empty());
+  TokenList prompt;
+  if (options.load.empty())
+    prompt = ReadPrompt(options.prompt, model, !options.questions.empty() || !options.save.empty());
   CancelOnSignal cancel(signals);
   const Answers run = AnswerAll(options, model, policy, prompt, &cancel, /*stream=*/!options.json);
+  if (!options.save.empty())
+    Note("kvc: " + FormatCount(run.after_prompt.n_prompt) + " tokens, compressed to " +
+         FormatBytes(run.after_prompt.cache_bytes) + ", are in " + Printable(options.save));
   if (options.stats && !options.json) PrintStats(run, model);
   if (!run.drafts_ended.empty()) Note("kvc: note: no more drafts: " + run.drafts_ended);
   if (options.json) {
@@ -295,15 +334,23 @@ void Answer(const RunOptions& options, const Model& model, const Policy& policy,
 }
 
 int Run(const RunOptions& options, Signals* signals) {
+  CheckOutputs({options.model.path, options.prompt.file, options.prompt.tokens, options.tables.head_scores,
+                options.tables.table},
+               {options.save});
+  if (!options.save.empty()) signals->RemoveTemporariesOf(options.save);
   const Policy policy = MakePolicy(options.policy, options.tables);
   // Without drafts by a policy, the same one twice.
   NoteIdleTables(options.tables,
                  {options.policy, options.draft_policy.empty() ? options.policy : options.draft_policy});
   const Model model = OpenModel(options.model, signals);
-  if (options.session.on_full != "slide") NoteBeyondTraining(model, policy, options.session.context);
+  if (options.session.on_full != "slide" && options.load.empty())
+    NoteBeyondTraining(model, policy, options.session.context);
   try {
     Answer(options, model, policy, signals);
   } catch (const StatusFailure& failure) {
+    if (!options.load.empty() && failure.status() == KVC_E_CONTEXT_FULL)
+      throw StatusFailure(failure.status(), std::string(failure.what()) +
+                                                "\nthe room is the file's: --context N where it was saved");
     RethrowWithRoom(failure, model, options.session);
   }
   return kExitGood;
@@ -335,6 +382,9 @@ Action AddRun(CLI::App* app) {
                   "Ask this after the compressed prompt; again for more questions")
       ->allow_extra_args(false)
       ->type_name("TEXT");
+  CLI::Option* save = AddOutput(app, "--save", &options->save,
+                                "Keep the compressed prompt in this file; answers come only to --ask then");
+  CLI::Option* load = AddInput(app, "--load", &options->load, "Ask behind a prompt that --save kept");
   AddFramingOptions(app, &options->model.framing);
   app->add_option("--system", options->model.framing.system, "What the model is to be, said before all of it")
       ->needs("--chat")
@@ -345,6 +395,10 @@ Action AddRun(CLI::App* app) {
   AddContextOptions(app, &options->session);
   app->add_flag("--compare", options->compare,
                 "Also run the full cache: memory, time, agreement side by side");
+  for (const char* own : {"--prompt", "--prompt-file", "--tokens", "--policy", "--head-scores", "--table",
+                          "--context", "--on-full", "--system", "--compare", "--draft-policy"})
+    load->excludes(app->get_option(own));                        // the file has them, or they need the text
+  save->excludes(load)->excludes(app->get_option("--compare"));  // one cache is kept
   app->add_flag("--stats", options->stats, "Memory and time, on stderr");
   app->add_flag("--json", options->json, "One JSON document on stdout");
   return [options, app](Signals* signals) {

@@ -57,6 +57,8 @@ std::string FirstLine(const std::string& answer) {
 PromptOnce::PromptOnce(const Model& model, const Policy& policy, const kvc_session_params& params)
     : base_(model, policy, params) {}
 
+PromptOnce::PromptOnce(Session read) : base_(std::move(read)), prompt_stats_(base_.Stats()) {}
+
 void PromptOnce::Start(const TokenList& prompt) {
   fork_.reset();
   if (!prompt_.empty()) base_.Reset();

@@ -52,6 +52,8 @@ std::string FirstLine(const std::string& answer);
 class PromptOnce {
  public:
   PromptOnce(const Model& model, const Policy& policy, const kvc_session_params& params);
+  // Of a session that has read its prompt before; there is no Start.
+  explicit PromptOnce(Session read);
   void Start(const TokenList& prompt);  // forgets an earlier prompt
   // The same prompt for several, whatever their policies: the network runs once for all.
   static void StartTogether(const std::vector<PromptOnce*>& prompts, const TokenList& prompt);

@@ -33,6 +33,8 @@ constexpr Command kCommands[] = {
     {"run", "answer a prompt from a compressed cache",
      "kvc run recall.kvc --prompt-file book.txt --policy cokv:budget=64 --ask \" The code of Ada is\" "
      "--stats\n"
+     "  kvc run recall.kvc --prompt-file book.txt --policy reconstruct:budget=64 --save book.kvcs\n"
+     "  kvc run recall.kvc --load book.kvcs --ask \" The code of Ada is\"\n"
      "  kvc run instruct.kvc --chat --prompt-file book.txt --policy snapkv:budget=256 --ask \" Who is "
      "Ada?\"\n"
      "  kvc run instruct.kvc --chat --system \"Answer in one sentence.\" --prompt \"Who was Ada Lovelace?\"",

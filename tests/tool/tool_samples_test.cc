@@ -8,7 +8,7 @@
 namespace {
 
 const std::string kRun = KVC_SAMPLES "/run", kSampler = KVC_SAMPLES "/sampler", kChat = KVC_SAMPLES "/chat",
-                  kBatch = KVC_SAMPLES "/batch";
+                  kBatch = KVC_SAMPLES "/batch", kResend = KVC_SAMPLES "/resend";
 
 // A small model that ends its stories, with a tokenizer that puts a space before the beginning of a text.
 class Samples : public testing::Test {
@@ -48,8 +48,10 @@ std::string ExampleOf(const std::string& sample) {
 }
 
 TEST(SampleExamples, AnswerWhatAReaderFindsRight) {
-  const std::map<std::string, std::string> answers = {
-      {"run", " 386.\n"}, {"chat", " 115.\n 417.\n"}, {"batch", "1: 115.\n2: 417.\n"}};
+  const std::map<std::string, std::string> answers = {{"run", " 386.\n"},
+                                                      {"chat", " 115.\n 417.\n"},
+                                                      {"batch", "1: 115.\n2: 417.\n"},
+                                                      {"resend", " 115.\n 417.\n"}};
   for (const auto& [sample, answer] : answers) {
     const std::string example = ExampleOf(sample);
     SCOPED_TRACE(example);
@@ -60,6 +62,54 @@ TEST(SampleExamples, AnswerWhatAReaderFindsRight) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.out, answer);
   }
+}
+
+// Whatever was held before, answers are those of a session that reads the text at once; what is read of it is
+// what is new, or all where the policy cannot go back.
+TEST(SampleResend, ReadsWhatIsNew) {
+  const std::string facts = "The code of Rosa is 115. The code of Nina is 417. The code of Omar is 902.",
+                    ask = " The code of Nina is";
+  const std::vector<std::string> texts = {facts,
+                                          facts + ask,
+                                          facts + ask,
+                                          facts + ask + " 417. The code of Omar is",
+                                          "The code of Rosa is 115. The code of Nina is 418." + ask,
+                                          "Of Omar"};
+  std::string lines;
+  for (const std::string& text : texts) lines += text + "\n";
+  const auto read = [&](const std::string& policy) {
+    const TemporaryFolder folder;
+    const ProgramResult result = RunShell("\"$2\" \"$3\" \"$4\" 5 < \"$5\"",
+                                          {kResend, KVC_RECALL, policy, folder.Write("texts", lines)});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::string expected;
+    std::vector<int> n_read, n_all;
+    for (const std::string& text : texts) {
+      const nlohmann::json alone =
+          RunKvc({"run", KVC_RECALL, "--prompt", text, "--policy", policy, "--max-tokens", "5", "--json"})
+              .Json();
+      expected += alone["text"].get<std::string>() + "\n";
+      n_all.push_back(alone["n_prompt"]);
+    }
+    EXPECT_EQ(result.out, expected) << policy;
+    int n = 0, of = 0, at = 0;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      EXPECT_EQ(std::sscanf(result.err.c_str() + at, "%d of %d tokens read\n", &n, &of), 2) << result.err;
+      at = static_cast<int>(result.err.find('\n', static_cast<size_t>(at))) + 1;
+      EXPECT_EQ(of, n_all[i]);
+      n_read.push_back(n);
+    }
+    EXPECT_EQ(n_read[0], n_all[0]);
+    return std::make_pair(n_read, n_all);
+  };
+  const auto [n_read, n_all] = read("full");
+  EXPECT_LE(n_read[1], n_all[1] - n_all[0]);
+  EXPECT_EQ(n_read[2], 1) << "the same text: its last token";
+  EXPECT_LT(n_read[3], 12);
+  EXPECT_LT(n_read[4], n_all[4]);
+  const auto [of_h2o, all] = read("h2o:budget=2048");
+  EXPECT_LE(of_h2o[1], all[1] - all[0]) << "it goes on as the answer did";
+  EXPECT_EQ(of_h2o[2], all[2]) << "what it watched cannot be taken back";
 }
 
 TEST_F(Samples, ASamplerOfItsOwn) {
