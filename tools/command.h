@@ -25,6 +25,7 @@ Action AddKept(CLI::App* app);
 Action AddPlan(CLI::App* app);
 Action AddMethods(CLI::App* app);
 Action AddDevices(CLI::App* app);
+Action AddLicenses(CLI::App* app);
 Action AddScore(CLI::App* app);
 Action AddScoreMerge(CLI::App* app);
 Action AddScorePlot(CLI::App* app);

@@ -46,6 +46,7 @@ constexpr Command kCommands[] = {
     {"plan", "tell the memory a session will take, before taking it",
      "kvc plan recall.kvc --policy cokv:budget=64 --context 900 --memory-limit 64MiB", AddPlan},
     {"devices", "list where models can run here, and how fast memory is", "kvc devices", AddDevices},
+    {"licenses", "what this program is made of, and under which terms", "kvc licenses", AddLicenses},
     {"methods", "list the compression methods and their options", "kvc methods snapkv", AddMethods},
     {"score", "measure what every KV head is worth",
      "kvc score recall.kvc --data tasks.jsonl --utility nll --samples 120 --out scores.json", AddScore},

@@ -46,6 +46,12 @@ TEST(ToolHelp, Version) {
   EXPECT_EQ(result.out.rfind("kvc ", 0), 0u) << result.out;
 }
 
+TEST(ToolHelp, LicensesAreTheFiles) {
+  const std::string source = KVC_SOURCE_DIR "/";
+  EXPECT_EQ(RunKvc({"licenses"}).out,
+            ReadWholeFile(source + "NOTICE") + "\nLICENSE\n=======\n" + ReadWholeFile(source + "LICENSE"));
+}
+
 TEST(ToolHelp, VerboseSaysWhatTheLibraryDoes) {
   const std::vector<std::string> run = {"run",          KVC_RECALL, "--prompt", "A secret is told here.",
                                         "--max-tokens", "3",        "--policy", "snapkv:budget=5,window=2",
