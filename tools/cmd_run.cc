@@ -403,6 +403,9 @@ Action AddRun(CLI::App* app) {
   app->add_flag("--json", options->json, "One JSON document on stdout");
   return [options, app](Signals* signals) {
     NoteNothingDrawn(*app, options->session);
+    const bool answers = options->save.empty() || !options->questions.empty();
+    for (const char* of_answers : {"--max-tokens", "--draft"})
+      RefuseUnless(answers, *app, of_answers, "answers: with --save there are some to --ask");
     return Run(*options, signals);
   };
 }

@@ -80,6 +80,9 @@ TEST_F(SavedPrompt, WhatTheFileHasIsNotSaidAgain) {
     EXPECT_NE(refused.err.find(more[0]), std::string::npos) << refused.err;
   }
   EXPECT_EQ(RunKvc(Whole({"--save", file_, "--compare"})).exit_code, 2);
+  const ProgramResult nothing = RunKvc(Whole({"--save", file_, "--max-tokens", "5"}));
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_NE(nothing.err.find("--max-tokens is for answers"), std::string::npos) << nothing.err;
 }
 
 TEST_F(SavedPrompt, FilesThatAreNoneAreToldApart) {
