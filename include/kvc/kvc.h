@@ -235,7 +235,8 @@ KVC_API kvc_status  kvc_method_describe(int32_t index, char *json, int32_t cap_j
  * to max_tokens, and the slots of every KV head behind the prompt, [L, G] (methods that split by the prompt: what is to
  * be expected; where heads share bytes by score, the least of it). policy may be NULL: keep everything. cap_slots 0
  * with slots NULL skips them. Real use stays within 5 %; where the text says how much leaves at once (codebooks,
- * scissorhands, decode=reobserve), it is the most. Prompts behind it or past max_tokens may take more.  [model] */
+ * scissorhands, decode=reobserve), it is the most. Prompts behind it or past max_tokens may take more. Needs no
+ * weights: see plan_only.  [model] */
 KVC_API kvc_status  kvc_session_plan(const kvc_model *model, const kvc_policy *policy,
                                      const kvc_session_params *params, int32_t n_prompt, kvc_plan *out_plan,
                                      int32_t *slots, int32_t cap_slots, int32_t *n_out);
