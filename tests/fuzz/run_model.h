@@ -36,12 +36,17 @@ class ModelRun {
     params.threads = 1, params.memory_limit = int64_t{64} << 20;
     params.trusted = choice >= 128;  // then weights may hold anything, NaN too
     auto opened = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+    params.plan_only = true;
+    auto planned = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+    if (!planned.ok()) Refused(planned.status(), "model in memory: ");
     if (!opened.ok()) return Refused(opened.status(), "model in memory: ");
+    KVC_REQUIRE(planned.ok());
     const std::shared_ptr<const Model> model = opened.value();
     const int64_t held = model->meter()->used();
     KVC_REQUIRE(held == model->file().weight_bytes() + model->overhead_bytes());
     KVC_REQUIRE(!model->file().DescribeJson().empty());
     Text(*model);
+    Plans(model, planned.value(), choice);
     Talk(model, choice);
     KVC_REQUIRE(model->meter()->used() == held);
   }
@@ -73,6 +78,24 @@ class ModelRun {
       model.tokenizer().IsStop(id);
       KVC_REQUIRE(model.tokenizer().Piece(id).size() <= 1024);
     }
+  }
+
+  // Without the weights they are the same, but for what patterns of the tokenizer take as machine code.
+  static void Plans(const std::shared_ptr<const Model>& whole, const std::shared_ptr<const Model>& alone,
+                    uint8_t choice) {
+    const auto policy = ParsePolicy(kRunPolicies[choice % std::size(kRunPolicies)]);
+    KVC_REQUIRE(policy.ok());
+    SessionParams params;
+    params.max_tokens = 40;
+    const auto a = Session::Plan(whole, &policy.value(), params, 24),
+               b = Session::Plan(alone, &policy.value(), params, 24);
+    KVC_REQUIRE(a.status().message() == b.status().message());
+    if (!a.ok()) return;
+    const SessionPlan &p = a.value(), &q = b.value();
+    KVC_REQUIRE(p.weight_bytes == q.weight_bytes && p.workspace_bytes == q.workspace_bytes);
+    KVC_REQUIRE(p.cache_bytes_peak == q.cache_bytes_peak && p.cache_bytes_prompt == q.cache_bytes_prompt);
+    KVC_REQUIRE(p.cache_bytes_end == q.cache_bytes_end && p.cache_bytes_full == q.cache_bytes_full);
+    KVC_REQUIRE(p.slots == q.slots && !Session::Create(alone, &policy.value(), params).ok());
   }
 
   static void Talk(const std::shared_ptr<const Model>& model, uint8_t choice) {
