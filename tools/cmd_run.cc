@@ -86,13 +86,15 @@ void NoteNoRoom(const RunOptions& options, const Generation& answer, int32_t mos
        ", where the session is full: --context N makes more room, --on-full slide drops old tokens");
 }
 
+PromptOnce NewOnce(const RunOptions& options, const Model& model, const Policy& policy) {
+  PromptOnce once(model, policy, SessionParams(options.session));
+  once.base()->SetSampling(Sampling(options.session));
+  return once;
+}
+
 // A session for the prompt, or the one that has read it.
 PromptOnce BeginOnce(const RunOptions& options, const Model& model, const Policy& policy) {
-  if (options.load.empty()) {
-    PromptOnce once(model, policy, SessionParams(options.session));
-    once.base()->SetSampling(Sampling(options.session));
-    return once;
-  }
+  if (options.load.empty()) return NewOnce(options, model, policy);
   PromptOnce once(Session::Restore(model, options.load));
   if (options.session.samples) once.base()->SetSampling(Sampling(options.session));
   return once;
@@ -122,10 +124,7 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
   };
   PromptOnce once = BeginOnce(options, model, policy);
   std::optional<PromptOnce> drafts;  // the same text in a smaller cache
-  if (!options.draft_policy.empty()) {
-    drafts.emplace(model, DraftPolicy(options), SessionParams(options.session));
-    drafts->base()->SetSampling(Sampling(options.session));
-  }
+  if (!options.draft_policy.empty()) drafts.emplace(NewOnce(options, model, DraftPolicy(options)));
   if (options.load.empty()) {
     const WatchSession watch(cancel, *once.base());
     drafts ? PromptOnce::StartTogether({&once, &*drafts}, prompt) : once.Start(prompt);
@@ -270,24 +269,23 @@ Json AnswerJson(const Generation& answer) {
               {"n_drafted", answer.n_drafted}};
 }
 
-Json RunJson(const Answers& run, const RunOptions& options, const TokenList& prompt) {
-  Generation first;
-  first.stats = run.after_prompt;
-  if (!run.answers.empty()) first = run.answers.front();
+Json RunJson(const Answers& run, const RunOptions& options) {
+  Generation none;
+  none.stats = run.after_prompt;
+  const Generation& first = run.answers.empty() ? none : run.answers.front();
   kvc_session_stats stats = first.stats;
   stats.prefill_seconds = run.after_prompt.prefill_seconds;
   stats.compress_seconds = run.after_prompt.compress_seconds;
-  Json out{
-      {"text", first.text},
-      {"tokens", first.tokens},
-      {"n_prompt", options.load.empty() ? static_cast<int32_t>(prompt.size()) : run.after_prompt.n_prompt},
-      {"policy", run.policy},
-      {"stats", StatsJson(stats)},
-      {"stats_after_prompt", StatsJson(run.after_prompt)},
-      {"seed", options.session.seed},
-      {"n_passes", first.n_passes},
-      {"n_drafted", first.n_drafted},
-      {"answers", Json::array()}};
+  Json out{{"text", first.text},
+           {"tokens", first.tokens},
+           {"n_prompt", run.after_prompt.n_prompt},
+           {"policy", run.policy},
+           {"stats", StatsJson(stats)},
+           {"stats_after_prompt", StatsJson(run.after_prompt)},
+           {"seed", options.session.seed},
+           {"n_passes", first.n_passes},
+           {"n_drafted", first.n_drafted},
+           {"answers", Json::array()}};
   if (!options.save.empty()) out["saved"] = options.save;
   if (options.prompt.tokens.empty()) out["framing"] = FramingJson(options.model.framing);
   if (run.has_codes) out["code_ratio"] = {{"paper", run.code_ratio_paper}, {"exact", run.code_ratio_exact}};
@@ -324,7 +322,7 @@ void Answer(const RunOptions& options, const Model& model, const Policy& policy,
   if (options.stats && !options.json) PrintStats(run, model);
   if (!run.drafts_ended.empty()) Note("kvc: note: no more drafts: " + run.drafts_ended);
   if (options.json) {
-    Json out = RunJson(run, options, prompt);
+    Json out = RunJson(run, options);
     if (options.compare) out["compare"] = ComparisonJson(run, AnswerInFull(options, model, prompt, &cancel));
     PrintJson(out);
   } else if (options.compare) {
@@ -403,9 +401,9 @@ Action AddRun(CLI::App* app) {
   app->add_flag("--json", options->json, "One JSON document on stdout");
   return [options, app](Signals* signals) {
     NoteNothingDrawn(*app, options->session);
-    const bool answers = options->save.empty() || !options->questions.empty();
     for (const char* of_answers : {"--max-tokens", "--draft"})
-      RefuseUnless(answers, *app, of_answers, "answers: with --save there are some to --ask");
+      RefuseUnless(!Asked(*options).empty(), *app, of_answers,
+                   "answers: with --save there are some to --ask");
     return Run(*options, signals);
   };
 }

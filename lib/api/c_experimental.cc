@@ -49,8 +49,7 @@ kvc_status kvc_model_measure(kvc_model* model, double* out_bytes_per_second) {
   return Guard([&]() -> Status {
     if (model == nullptr) return NullError("model");
     if (out_bytes_per_second == nullptr) return NullError("out_bytes_per_second");
-    if (!model->model->can_run())
-      return Error(Code::kUnsupported, "the model was opened with plan_only: it has no weights to read");
+    KVC_RETURN_IF_ERROR(model->model->CanRun());
     const kvc::Network& network = model->model->executor()->network();
     const std::vector<const kvc::Matrix*> weights = network.weights->Matrices();
     const kvc::Result<double> measured = network.device->MeasureBandwidth({weights.data(), weights.size()});

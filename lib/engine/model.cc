@@ -107,6 +107,11 @@ Result<std::shared_ptr<const Model>> Model::OpenMemory(const uint8_t* data, int6
   });
 }
 
+Status Model::CanRun() const {
+  if (can_run_) return {};
+  return Error(Code::kUnsupported, "the model was opened with plan_only: it has no weights");
+}
+
 AttentionRule Model::attention_rule() const {
   return {rope_of_layer_.data(), config().rope_pairing, executor_->network().AttentionScale(),
           config().attention_cap, config().attention_sinks ? sinks_of_layer_.data() : nullptr};

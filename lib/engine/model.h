@@ -32,8 +32,8 @@ class Model {
   const ModelFile& file() const { return *file_; }
   const ModelConfig& config() const { return file_->config(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
-  // Whether sessions can run: it was not opened for plans only, which say what they would if it had been.
-  bool can_run() const { return can_run_; }
+  // kUnsupported where it was opened for plans only, which say what they would if it had been opened to run.
+  Status CanRun() const;
   // What opening took through the meter beside the weights: the tokenizer's tables, texts and scores.
   int64_t overhead_bytes() const { return overhead_bytes_; }
   // Held at most while it was opened: a matrix is there twice while it gets the device's form.

@@ -90,8 +90,7 @@ Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<const Model> mo
 Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const Model> model,
                                                            const Policy& policy, HeadScores scores,
                                                            const SessionParams& params, int32_t page_slots) {
-  if (!model->can_run())
-    return Error(Code::kUnsupported, "the model was opened with plan_only: it has no weights to run on");
+  KVC_RETURN_IF_ERROR(model->CanRun());
   KVC_RETURN_IF_ERROR(CheckParams(params));
   Executor* executor = model->executor();
   ModelShape shape = ShapeOf(model->config(), policy, params);

@@ -9,7 +9,6 @@
 #endif
 
 #include <cstdlib>
-#include <fstream>
 #include <iterator>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "tests/support/process_memory.h"
 #include "tests/support/raw_model_file.h"
 #include "tests/support/tokenizers.h"
+#include "tests/support/write_bytes.h"
 
 namespace {
 
@@ -28,9 +28,7 @@ void WriteModel(const std::string& path) {
   options.vocab_size = static_cast<int32_t>(tokenizer.pieces.size());
   kvc::test::RawModelFile raw = kvc::test::RawModelFile::Tiny(options);
   raw.content.tokenizer = tokenizer;
-  const kvc::test::AlignedBytes bytes = raw.Build();
-  std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  kvc::test::WriteBytes(path, raw.Build());
 }
 
 // tokens: room for those of each text. The test's own memory must not grow, or it would change what the heap

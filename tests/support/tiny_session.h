@@ -6,11 +6,11 @@
 #include <cmath>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "lib/base/archive.h"
 #include "lib/engine/session.h"
+#include "tests/support/plan_numbers.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvc::test {
@@ -42,12 +42,6 @@ inline std::vector<int32_t> TinyPrompt(int n, uint32_t seed = 7) {
   for (size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<int32_t>((i * 2654435761u + seed * 40503u) >> 7) & 0xff;
   return ids;
-}
-
-// Everything that a plan says, to be compared.
-inline auto NumbersOf(const SessionPlan& p) {
-  return std::make_tuple(p.weight_bytes, p.workspace_bytes, p.cache_bytes_peak, p.cache_bytes_prompt,
-                         p.cache_bytes_end, p.cache_bytes_full, p.total_bytes_peak, p.slots);
 }
 
 // The model of all defaults: two layers of two KV heads.

@@ -4,12 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "lib/base/half.h"
 #include "lib/model/model_file.h"
 #include "lib/ops/weight_blocks.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/write_bytes.h"
 
 namespace kvc {
 namespace {
@@ -25,13 +24,11 @@ test::TinyModelOptions Options(WeightType type, WeightLayout layout) {
 
 std::vector<std::vector<float>> Projections(WeightType type, WeightLayout layout) {
   const test::TinyModelOptions options = Options(type, layout);
-  const test::AlignedBytes bytes = test::TinyModelBytes(options);
   const std::string path =
       (std::filesystem::temp_directory_path() / ("stored_matrix" + std::to_string(static_cast<int>(type)) +
                                                  "_" + std::to_string(static_cast<int>(layout)) + ".kvc"))
           .string();
-  std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  test::WriteBytes(path, test::TinyModelBytes(options));
   auto read = ReadOutputProjections(path);
   std::filesystem::remove(path);
   EXPECT_TRUE(read.ok()) << read.status().message();

@@ -3,13 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <fstream>
-
 #include "kvc/kvc.h"
 #include "lib/engine/model.h"
 #include "tests/support/raw_model_file.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tokenizers.h"
+#include "tests/support/write_bytes.h"
 
 namespace kvc {
 namespace {
@@ -17,25 +16,20 @@ namespace {
 using test::AlignedBytes;
 using test::RawModelFile;
 using test::TempFolder;
-
-void Write(const std::string& path, const std::string& before, const AlignedBytes& bytes) {
-  std::ofstream out(path, std::ios::binary);
-  out << before;
-  out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-}
+using test::WriteBytes;
 
 // The failures of the three ways to open these bytes, each with what must stand in front of it.
 void ExpectFailure(const AlignedBytes& bytes, kvc_status code, const std::string& words) {
   const TempFolder folder;
   const std::string path = folder / "model.kvc";
-  Write(path, "0123", bytes);
+  WriteBytes(path, bytes, "0123");
   const int fd = ::open(path.c_str(), O_RDONLY);
   ASSERT_GE(fd, 0);
   kvc_model* model = nullptr;
   EXPECT_EQ(kvc_model_open_fd(fd, 4, 0, nullptr, nullptr, &model), code);
   EXPECT_EQ(std::string(kvc_last_error()), Format("descriptor %d at byte 4: ", fd) + words);
   ::close(fd);
-  Write(path, "", bytes);
+  WriteBytes(path, bytes);
   EXPECT_EQ(kvc_model_open(path.c_str(), nullptr, nullptr, &model), code);
   EXPECT_EQ(std::string(kvc_last_error()), path + ": " + words);
   EXPECT_EQ(kvc_model_open_memory(bytes.data(), static_cast<int64_t>(bytes.size()), nullptr, nullptr, &model),
@@ -99,7 +93,7 @@ TEST(ModelOpen, WeightsThatWereReadAreCountedOnce) {
   const AlignedBytes bytes = test::TinyModelBytes({});
   int64_t used[2];
   for (const int64_t offset : {0, 1}) {
-    Write(folder / "m", std::string(static_cast<size_t>(offset), 'x'), bytes);
+    WriteBytes(folder / "m", bytes, std::string(static_cast<size_t>(offset), 'x'));
     const int fd = ::open((folder / "m").c_str(), O_RDONLY);
     const auto model = Model::OpenFd(fd, offset, 0, ModelParams());
     ::close(fd);

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 
 #define KVC_EXPERIMENTAL
 #include "kvc/kvc_experimental.h"
 #include "tests/support/tiny_session.h"
+#include "tests/support/write_bytes.h"
 
 namespace kvc {
 namespace {
@@ -85,10 +85,7 @@ TEST(PlanOnly, FromAFileToo) {
   const AlignedBytes bytes = test::TinyModelBytes(options);
   for (const int64_t offset : {0, 1}) {
     SCOPED_TRACE(offset);
-    std::ofstream out(folder / "m", std::ios::binary);
-    out << std::string(static_cast<size_t>(offset), 'x');
-    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    out.close();
+    test::WriteBytes(folder / "m", bytes, std::string(static_cast<size_t>(offset), 'x'));
     const int fd = ::open((folder / "m").c_str(), O_RDONLY);
     const auto whole = Model::OpenFd(fd, offset, 0, ParamsFor(false));
     const auto alone = Model::OpenFd(fd, offset, 0, ParamsFor(true));
