@@ -3,42 +3,59 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
+#include "cuda/loaded_library.h"
 #include "lib/base/system_thread.h"
 
 namespace kvc::cuda {
 namespace {
 
-template <typename F>
-bool Find(const char* name, F* function) {
+#if CUDART_VERSION < 12050
+// These runtimes ask for functions as of their own version, which an older driver of CUDA 12 refuses. It has
+// them under the names that cuda.h gives them.
+void* EntryPoint(const char* name) {
+#if defined(_WIN32)
+  static void* const library = LoadSystemLibrary("nvcuda.dll");
+#else
+  static void* const library = LoadSystemLibrary("libcuda.so.1");
+#endif
+  if (library == nullptr) return nullptr;
+  const std::string renamed = std::string(name) + "_v2";
+  const bool is_renamed = std::strncmp(name, "cuCtxP", 6) == 0;  // cuCtxPushCurrent, cuCtxPopCurrent
+  return SymbolOf(library, is_renamed ? renamed.c_str() : name);
+}
+#else
+void* EntryPoint(const char* name) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult status;
-#if CUDART_VERSION < 12050  // has no other; what is asked for is as old in every driver that is taken
-  const cudaError_t e = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
-#else
   const cudaError_t e =
       cudaGetDriverEntryPointByVersion(name, &found, kOldestDriver, cudaEnableDefault, &status);
+  return e == cudaSuccess ? found : nullptr;
+}
 #endif
-  if (e != cudaSuccess) return false;
-  *function = reinterpret_cast<F>(found);
-  return found != nullptr;
+
+template <typename F>
+bool Find(const char* name, F* function) {
+  *function = reinterpret_cast<F>(EntryPoint(name));
+  return *function != nullptr;
 }
 
-std::atomic<int64_t> used_at{-1};  // ForkCount() when a context was first asked for; -1: none was
+std::atomic<int64_t> used_at{-1};  // ForkCount() when the driver was first used; -1: it was not
 
 }  // namespace
 
 const Driver* FindDriver() {
   static Driver driver;
-  static const bool found = Find("cuInit", &driver.init) && Find("cuDeviceGet", &driver.device) &&
-                            Find("cuDevicePrimaryCtxRetain", &driver.retain) &&
-                            Find("cuCtxPushCurrent", &driver.push) && Find("cuCtxPopCurrent", &driver.pop) &&
-                            Find("cuThreadExchangeStreamCaptureMode", &driver.exchange_capture_mode) &&
-                            Find("cuMemAddressReserve", &driver.reserve) &&
-                            Find("cuMemAddressFree", &driver.free) && Find("cuMemCreate", &driver.create) &&
-                            Find("cuMemRelease", &driver.release) && Find("cuMemMap", &driver.map) &&
-                            Find("cuMemSetAccess", &driver.access) && Find("cuMemUnmap", &driver.unmap) &&
-                            Find("cuMemGetAllocationGranularity", &driver.granularity);
+  static const bool found =
+      Find("cuInit", &driver.init) && Find("cuDeviceGet", &driver.device) &&
+      Find("cuDeviceGetAttribute", &driver.attribute) && Find("cuDevicePrimaryCtxRetain", &driver.retain) &&
+      Find("cuCtxPushCurrent", &driver.push) && Find("cuCtxPopCurrent", &driver.pop) &&
+      Find("cuThreadExchangeStreamCaptureMode", &driver.exchange_capture_mode) &&
+      Find("cuMemAddressReserve", &driver.reserve) && Find("cuMemAddressFree", &driver.free) &&
+      Find("cuMemCreate", &driver.create) && Find("cuMemRelease", &driver.release) &&
+      Find("cuMemMap", &driver.map) && Find("cuMemSetAccess", &driver.access) &&
+      Find("cuMemUnmap", &driver.unmap) && Find("cuMemGetAllocationGranularity", &driver.granularity);
   return found ? &driver : nullptr;
 }
 
@@ -54,14 +71,17 @@ Status Check(cudaError_t e, const char* what) {
   return Error(code, "%s: %s", what, cudaGetErrorString(e));
 }
 
+void NoteUse() {
+  int64_t none = -1;
+  used_at.compare_exchange_strong(none, ForkCount());
+}
+
 bool ForkedFromUser() {
   const int64_t at = used_at.load();
   return at >= 0 && at != ForkCount();
 }
 
 Status Context::Retain(const Driver* driver, int number, Context* out) {
-  int64_t none = -1;
-  used_at.compare_exchange_strong(none, ForkCount());
   CUdevice device = 0;
   CUresult e = driver->init(0);
   if (e == CUDA_SUCCESS) e = driver->device(&device, number);

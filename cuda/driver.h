@@ -8,11 +8,13 @@
 
 namespace kvc::cuda {
 
-constexpr int kOldestDriver = 12000;  // CUDA 12.0
+constexpr int kOldestDriver = 12000;          // CUDA 12.0
+constexpr int kOldestWithEarlyEdges = 12030;  // in graphs
 
 struct Driver {
   CUresult (*init)(unsigned) = nullptr;
   CUresult (*device)(CUdevice*, int) = nullptr;
+  CUresult (*attribute)(int*, CUdevice_attribute, CUdevice) = nullptr;
   CUresult (*retain)(CUcontext*, CUdevice) = nullptr;
   CUresult (*push)(CUcontext) = nullptr;
   CUresult (*pop)(CUcontext*) = nullptr;
@@ -47,8 +49,10 @@ struct Context {
   static Status Retain(const Driver* driver, int device, Context* out);
 };
 
-// Whether the process that asked for a context first was a parent of this one: CUDA does not work in a child,
-// so contexts are all of that process.
+// In front of the first call that starts the driver in this process.
+void NoteUse();
+// Whether the process that used the driver first was a parent of this one: CUDA does not work in a child, so
+// contexts are all of that process.
 bool ForkedFromUser();
 
 // For the time of its life the context is the thread's, whose own one it has again afterwards, or none:

@@ -56,6 +56,7 @@ Status FindDevice(const std::string& spec, int number) {
   if (ForkedFromUser())
     return Unsupported(spec,
                        "a parent of this process used a GPU before it forked, and CUDA works in no child");
+  NoteUse();
   const cudaError_t e = cudaGetDeviceCount(&count);
   if (e != cudaSuccess && e != cudaErrorNoDevice)
     return Unsupported(spec, Format("the NVIDIA driver says \"%s\"", cudaGetErrorString(e)));
@@ -63,6 +64,19 @@ Status FindDevice(const std::string& spec, int number) {
   if (number >= count)
     return Error(Code::kUnsupported, "device \"%.32s\": there are %d, counted from 0", spec.c_str(), count);
   return {};
+}
+
+// Of what lies behind addresses; 0: the device has no virtual memory.
+size_t GranuleOf(const Driver& driver, int number) {
+  int has = 0;
+  size_t granule = 0;
+  const CUmemAllocationProp p = Properties(number);
+  const bool known =
+      driver.attribute(&has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, number) == CUDA_SUCCESS;
+  if (!known || has == 0 ||
+      driver.granularity(&granule, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS)
+    return 0;
+  return granule;
 }
 
 // In the thread's context. *compiled_for: KernelLoader's.
@@ -134,10 +148,8 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   // A context in which a kernel failed says so with every call, and cannot be had anew in this process.
   KVC_RETURN_IF_ERROR(
       Check(cudaMemGetInfo(&free, &total), "the device, which may have failed earlier in this process"));
-  size_t granule = 0;
-  const CUmemAllocationProp p = Properties(number);
-  if (driver->granularity(&granule, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || granule == 0)
-    return Unsupported(spec, "it has no virtual memory");
+  const size_t granule = GranuleOf(*driver, number);
+  if (granule == 0) return Unsupported(spec, "it has no virtual memory");
   int compiled_for = 0;
   KVC_RETURN_IF_ERROR(LoadKernels(spec, &compiled_for));
   LaunchTraits traits;
@@ -150,8 +162,8 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   traits.tuning = TuningFor(properties.major * 10 + properties.minor, properties.multiProcessorCount);
   KVC_RETURN_IF_ERROR(LoadTuning(tuned, &traits.tuning));
   // Kernels for older devices run there too, and do not wait by themselves (gpu.h).
-  traits.early = std::min(10 * properties.major, compiled_for) >= 90 && traits.tuning.early != 0 &&
-                 IsOn("KVC_CUDA_EARLY");
+  traits.early = std::min(10 * properties.major, compiled_for) >= 90 && version >= kOldestWithEarlyEdges &&
+                 traits.tuning.early != 0 && IsOn("KVC_CUDA_EARLY");
   std::unique_ptr<CudaDevice> device(
       new CudaDevice(number, context, traits, MostKeptBytes(properties.totalGlobalMem)));
   device->info_.name = Format("%s:%d", spec.substr(0, spec.find(':')).c_str(), number);

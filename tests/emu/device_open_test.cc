@@ -30,6 +30,20 @@ class OpenTest : public testing::Test {
   }
 };
 
+constexpr char kInChild[] =
+    "device \"emu\": a parent of this process used a GPU before it forked, and CUDA works in no child; use "
+    "\"cpu\"";
+
+// The first test, as the driver is in use from then on: to ask it for devices is a use.
+TEST_F(OpenTest, AChildOfOneThatOnlyLooked) {
+  ExpectRefused("emu:9", Code::kUnsupported, "device \"emu:9\": there are 1, counted from 0");
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(OpenDevice("emu", 1).status().message() == kInChild ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
 TEST_F(OpenTest, Numbers) {
   for (const char* spec : {"emu", "emu:0", "emu:000"}) {
     const Result<std::unique_ptr<Device>> device = OpenDevice(spec, 1);
@@ -84,6 +98,22 @@ TEST_F(OpenTest, ADriverOlderThanTheRuntime) {
   EXPECT_TRUE(OpenDevice("emu", 1).ok());
   emu::GetOptions().driver = 12020;
   EXPECT_TRUE(OpenDevice("emu", 1).ok());
+}
+
+// Graphs whose kernels begin early are as old as CUDA 12.3.
+TEST_F(OpenTest, ADriverWithoutEarlyEdges) {
+  emu::GetOptions().runtime = 12080;
+  const test::AlignedBytes bytes = test::TinyModelBytes({});
+  for (const int driver : {12020, 12030}) {
+    emu::GetOptions().driver = driver;
+    auto model = test::OpenEmulated(bytes, 1);
+    auto session = test::NewSession(model, "h2o:budget=24");
+    ASSERT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
+    emu::GetCalls() = {};
+    ASSERT_EQ(test::Steps(*session, 4).size(), 4u);
+    EXPECT_GT(emu::GetCalls().graphs, 0);
+    EXPECT_EQ(emu::GetCalls().early > 0, driver == 12030);
+  }
 }
 
 TEST_F(OpenTest, NoDevice) {
@@ -224,11 +254,7 @@ int UseInChild(Session* session) {
   if (step.code() != Code::kDevice ||
       step.message() != "a process cannot go on with a GPU that its parent opened")
     return 1;
-  return OpenDevice("emu", 1).status().message() ==
-                 "device \"emu\": a parent of this process used a GPU before it forked, and CUDA works in no "
-                 "child; use \"cpu\""
-             ? 0
-             : 2;
+  return OpenDevice("emu", 1).status().message() == kInChild ? 0 : 2;
 }
 
 TEST_F(OpenTest, AChildOfTheProcess) {

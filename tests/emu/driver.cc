@@ -17,6 +17,11 @@ CUresult DeviceGet(CUdevice* out, int number) {
   *out = number;
   return CUDA_SUCCESS;
 }
+CUresult DeviceGetAttribute(int* out, CUdevice_attribute attribute, CUdevice) {
+  if (attribute != CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) return CUDA_ERROR_INVALID_VALUE;
+  *out = GetOptions().virtual_memory ? 1 : 0;
+  return CUDA_SUCCESS;
+}
 CUresult PrimaryRetain(CUcontext* out, CUdevice device) {
   *out = PrimaryOf(device);
   return CUDA_SUCCESS;
@@ -135,6 +140,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   static const std::map<std::string, void*> kAll = {
       {"cuInit", reinterpret_cast<void*>(kvc::emu::Init)},
       {"cuDeviceGet", reinterpret_cast<void*>(kvc::emu::DeviceGet)},
+      {"cuDeviceGetAttribute", reinterpret_cast<void*>(kvc::emu::DeviceGetAttribute)},
       {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(kvc::emu::PrimaryRetain)},
       {"cuCtxPushCurrent", reinterpret_cast<void*>(kvc::emu::PushCurrent)},
       {"cuCtxPopCurrent", reinterpret_cast<void*>(kvc::emu::PopCurrent)},

@@ -234,6 +234,7 @@ const char* cudaGetErrorString(cudaError_t e) {
 cudaError_t cudaGetDeviceCount(int* n) {
   *n = GetOptions().devices;
   if (kvc::emu::Forked()) return cudaErrorInitializationError;
+  if (The().process == 0) The().process = ::getpid();  // the driver is in use
   if (GetOptions().count_error != cudaSuccess) return GetOptions().count_error;
   return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
