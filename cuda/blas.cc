@@ -4,12 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#if defined(_WIN32)
-#include <windows.h>
-#else
-#include <dlfcn.h>
-#endif
-
+#include "cuda/kept_blocks.h"
+#include "cuda/loaded_library.h"
 #include "lib/base/log.h"
 
 namespace kvc::cuda {
@@ -17,14 +13,8 @@ namespace {
 
 #if defined(_WIN32)
 constexpr char kBetweenPaths = ';';
-void* Load(const char* path) { return LoadLibraryA(path); }
-void* Symbol(void* library, const char* name) {
-  return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(library), name));
-}
 #else
 constexpr char kBetweenPaths = ':';
-void* Load(const char* path) { return dlopen(path, RTLD_LAZY | RTLD_LOCAL); }
-void* Symbol(void* library, const char* name) { return dlsym(library, name); }
 #endif
 
 // Newest first; one that the driver is too old for does not start. The emulated device has no such library
@@ -79,8 +69,9 @@ class Call {
 
 }  // namespace
 
-Blas::Blas(const Context& context, const Tuning& tuning)
+Blas::Blas(const Context& context, const Tuning& tuning, KeptBlocks* kept)
     : context_(context),
+      kept_(kept),
       workspace_bytes_(int64_t{tuning.blas_workspace} << 20),
       wanted_(IsOn("KVC_CUDA_BLAS")),
       decodes_(IsOn("KVC_CUDA_DECODE")),
@@ -97,11 +88,11 @@ Blas::~Blas() {
 
 // It stays loaded: what it has put into the context goes with the process.
 bool Blas::Open(const char* path) {
-  void* const library = path == nullptr || *path == '\0' ? nullptr : Load(path);
+  void* const library = path == nullptr || *path == '\0' ? nullptr : LoadSystemLibrary(path);
   if (library == nullptr) return false;
   bool all = true;
   const auto find = [&](const char* name, auto* function) {
-    void* const found = Symbol(library, name);
+    void* const found = SymbolOf(library, name);
     std::memcpy(function, &found, sizeof found);
     all = all && found != nullptr;
   };
@@ -163,7 +154,7 @@ int64_t Blas::DecodedBytes(const NetworkShape& shape) {
   return 2 * width * shape.hidden;
 }
 
-bool Blas::Has(int32_t rows, int32_t cols, int32_t n) { return !failed_ && ChoiceOf({rows, cols, n}).any; }
+bool Blas::Has(int32_t rows, int32_t cols, int32_t n) { return works() && ChoiceOf({rows, cols, n}).any; }
 
 Blas::Choice Blas::ChoiceOf(const Key& key) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -202,20 +193,27 @@ Blas::Choice Blas::Ask(const Key& key) {
   return {};
 }
 
+// What fails was not launched. The library's kernels go to the device when they are first wanted: where it is
+// full, what is kept of its memory goes for them.
 bool Blas::Multiply(const BlasProduct& p, uint8_t* workspace, cudaStream_t stream) {
   const Choice choice = ChoiceOf({p.rows, p.cols, p.n});
-  if (failed_ || !choice.any) return false;
+  if (!works() || !choice.any) return false;
   Call call(functions_, p.rows, p.cols, p.n);
   const float beta = p.adds ? 1.0f : 0.0f;
-  if (call.ok()) {
+  const auto launch = [&] {
     call.Do(functions_.multiply(library_, call.operation, &p.scale, p.w, call.w, p.x, call.x, &beta, p.y,
                                 call.y, p.y, call.y, &choice.algorithm, workspace,
                                 static_cast<size_t>(workspace_bytes_), stream));
+  };
+  if (call.ok()) {
+    launch();
+    if (!call.ok() && kept_ != nullptr && kept_->FreeAll()) launch();
   }
   if (call.ok()) return true;
   cudaGetLastError();
-  if (!failed_.exchange(true))
-    Log(kLogWarning, "cuBLASLt fails (%d): own products from here on", call.result());
+  const bool last = ++n_failed_ == kMostFailed;
+  Log(kLogWarning, "cuBLASLt fails (%d): %s", call.result(),
+      last ? "own products from here on" : "this product is our own");
   return false;
 }
 

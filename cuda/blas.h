@@ -29,11 +29,13 @@ struct BlasBytes {
   int64_t workspace, decoded;
 };
 
+class KeptBlocks;
 // Of a device; any thread in its context.
 class Blas {
  public:
   // KVC_CUDA_BLAS, KVC_CUDA_DECODE and KVC_CUBLASLT in the environment are read now.
-  Blas(const Context& context, const Tuning& tuning);
+  // kept: what goes where the device has no room for the library's kernels; null: nothing.
+  Blas(const Context& context, const Tuning& tuning, KeptBlocks* kept);
   ~Blas();
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
@@ -50,7 +52,7 @@ class Blas {
   bool TakesDecoded(int64_t n) const { return decodes_ && n >= fewest_decoded_; }
   // False: the library has nothing for such a product. Does not launch.
   bool Has(int32_t rows, int32_t cols, int32_t n);
-  // False: it was not launched, and no other one is from here on.
+  // False: it was not launched. When that happened often, no other one is.
   bool Multiply(const BlasProduct& p, uint8_t* workspace, cudaStream_t stream);
 
  private:
@@ -60,6 +62,8 @@ class Blas {
     bool any = false;
     lt::Algorithm algorithm;
   };
+  static constexpr int kMostFailed = 4;
+  bool works() const { return n_failed_ < kMostFailed; }
   void Find();
   bool Open(const char* path);
   // As PATH is a list.
@@ -68,6 +72,7 @@ class Blas {
   Choice Ask(const Key& key);
 
   const Context context_;
+  KeptBlocks* const kept_;
   const int64_t workspace_bytes_;
   const bool wanted_;
   const bool decodes_;  // codes become f16 for it
@@ -76,7 +81,7 @@ class Blas {
   std::once_flag once_;
   lt::Functions functions_ = {};
   lt::Context* library_ = nullptr;  // null: there is none
-  std::atomic<bool> failed_{false};
+  std::atomic<int> n_failed_{0};
   std::mutex mutex_;
   std::map<Key, Choice> choices_;
 };

@@ -112,8 +112,8 @@ class CudaDevice final : public Device {
         context_(context),
         driver_(*context.driver),
         traits_(traits),
-        blas_(new Blas(context, traits.tuning)),
-        kept_(most_kept) {}
+        kept_(most_kept),
+        blas_(new Blas(context, traits.tuning, &kept_)) {}
   Status CheckHeadSize(int32_t d) const {
     if (d <= kMostHeadSize) return {};
     return Error(Code::kUnsupported, "device \"%s\": heads of %d dimensions; at most %d, use \"cpu\"",
@@ -124,8 +124,8 @@ class CudaDevice final : public Device {
   const Context context_;
   const Driver& driver_;
   const LaunchTraits traits_;
-  std::unique_ptr<Blas> blas_;
   KeptBlocks kept_;
+  std::unique_ptr<Blas> blas_;
   DeviceInfo info_;
   Status CommitAll(DeviceBytes at, int64_t bytes);
   Status CreateStreams();

@@ -9,6 +9,7 @@ namespace kvc::cuda {
 namespace {
 
 constexpr size_t kMostGraphs = 192;
+constexpr int kMostRefused = 4;
 constexpr int kMostWithoutRoom =
     4;  // each costs a graph that is made for nothing, and those that are cleared
 
@@ -61,6 +62,10 @@ LaunchGraphs::LaunchGraphs(const LaunchTraits& traits, KeptBlocks* kept)
 void LaunchGraphs::Clear() {
   for (Graph& graph : graphs_) Destroy(&graph);
   graphs_.clear();
+}
+
+void LaunchGraphs::ForgetPackets() {
+  for (Graph& graph : graphs_) Destroy(&graph);
 }
 
 void LaunchGraphs::Destroy(Graph* graph) {
@@ -182,9 +187,26 @@ cudaError_t LaunchGraphs::LaunchAll(cudaStream_t stream, LaunchList* list, const
   return cudaSuccess;
 }
 
+// Where memory is short, that is what has to be said.
+bool LaunchGraphs::GoesAnew(cudaStream_t stream, Graph* graph, cudaError_t e) {
+  if (e == cudaErrorMemoryAllocation || n_refused_ >= kMostRefused) return false;
+  Log(kLogInfo, "a graph of kernels is made anew: %s", cudaGetErrorString(e));
+  cudaGetLastError();
+  ++n_refused_;
+  cudaStreamSynchronize(stream);  // it may be running
+  Destroy(graph);
+  return true;
+}
+
 cudaError_t LaunchGraphs::Replay(cudaStream_t stream, Graph* graph, LaunchList* list,
                                  const PacketCopy& copy) {
-  cudaError_t e = graph->exec == nullptr ? Build(graph, *list, copy) : Update(graph, list, copy);
+  cudaError_t e = cudaSuccess;
+  if (graph->exec != nullptr) {
+    e = Update(graph, list, copy);
+    if (e == cudaSuccess) n_refused_ = 0;
+    if (e != cudaSuccess && !GoesAnew(stream, graph, e)) return e;
+  }
+  if (graph->exec == nullptr) e = Build(graph, *list, copy);
   while (RefusesEdges(e) && early_ && graph->exec == nullptr) {
     Log(kLogWarning, "graphs of kernels without early starts%s: %s", mixed_ ? " beside other edges" : "",
         cudaGetErrorString(e));

@@ -42,6 +42,9 @@ class LaunchGraphs {
 
   // When none of them runs, before this goes: it may have to go where the device cannot be asked.
   void Clear();
+  // When none of them runs and the memory that their packets lay in has gone: a graph that comes again is
+  // made anew, as drivers may hold what they copied from and to against a change.
+  void ForgetPackets();
 
   int64_t n_replayed() const { return n_replayed_; }  // pieces that were a graph
 
@@ -63,6 +66,8 @@ class LaunchGraphs {
   cudaError_t Build(Graph* graph, const LaunchList& list, const PacketCopy& copy);
   cudaError_t AddKernel(Graph* graph, size_t i, struct GraphLine* line);
   cudaError_t Update(Graph* graph, LaunchList* list, const PacketCopy& copy);
+  // Whether one that refused to be changed may be made anew; it has gone then.
+  bool GoesAnew(cudaStream_t stream, Graph* graph, cudaError_t e);
   // Of a piece whose kernels came before.
   cudaError_t Replay(cudaStream_t stream, Graph* graph, LaunchList* list, const PacketCopy& copy);
   cudaError_t LaunchAll(cudaStream_t stream, LaunchList* list, const PacketCopy& copy, const char** what);
@@ -74,6 +79,7 @@ class LaunchGraphs {
   std::vector<void*> pointers_;
   int64_t n_replayed_ = 0;
   int n_without_room_ = 0;
+  int n_refused_ = 0;  // changes, one after the other
 };
 
 }  // namespace kvc::cuda

@@ -86,6 +86,7 @@ Status CudaStream::Grow(int64_t bytes) {
     cudaFreeHost(host);
     return status;
   }
+  graphs_.ForgetPackets();
   cudaFree(device_);
   cudaFreeHost(host_);
   host_ = static_cast<uint8_t*>(host), device_ = static_cast<uint8_t*>(device);

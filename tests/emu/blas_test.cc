@@ -429,8 +429,14 @@ TEST_F(BlasTest, TheFirstThatStartsOfAList) {
                              "prompts: own products, no cuBLASLt starts here\n");
 }
 
+int64_t CountIn(const std::string& lines, const std::string& what) {
+  int64_t n = 0;
+  for (size_t at = lines.find(what); at != std::string::npos; at = lines.find(what, at + 1)) ++n;
+  return n;
+}
+
 // Calls that fail, one after the other: the product is done by our own kernel, as if there had been none, and
-// the library is left alone from there on.
+// the library is left alone when that happened four times.
 TEST_F(BlasTest, CallsThatFail) {
   for (const bool ranges : {false, true}) {
     LayerCase c;
@@ -439,17 +445,39 @@ TEST_F(BlasTest, CallsThatFail) {
     for (int64_t i = 0; i < kCalls; ++i) {
       SCOPED_TRACE(i);
       const WithBlas blas;
+      const LogLines log;
       const auto device = Open();
       Fake().failing_multiply = i;
       const Output out = Run(device.get(), c);
       ExpectNearOwn(out, own);
-      EXPECT_EQ(Fake().multiplies, i + 1);
+      EXPECT_GT(CountIn(log.lines(), "cuBLASLt fails (14): "), 0);
+      for (int k = 0; k < 3 && CountIn(log.lines(), "here on") == 0; ++k)
+        ExpectNearOwn(Run(device.get(), c), own);
+      const int64_t tried = Fake().multiplies;
       const Output again = Run(device.get(), c);
       ExpectSame(again, own);
       EXPECT_EQ(again.scratch, out.scratch) << "plans of before stay right";
-      EXPECT_EQ(Fake().multiplies, i + 1);
+      EXPECT_EQ(Fake().multiplies, tried);
+      EXPECT_EQ(CountIn(log.lines(), "this product is our own"), 3);
+      EXPECT_EQ(CountIn(log.lines(), "own products from here on"), 1);
     }
   }
+}
+
+// Where the device is full, what it keeps of freed memory goes for the library's kernels.
+TEST_F(BlasTest, WhatIsKeptGoesForItsKernels) {
+  const LayerCase c;
+  const WithBlas blas;
+  const LogLines log;
+  const auto device = Open();
+  const Output before = Run(device.get(), c);
+  DeviceBuffer<uint8_t> kept;  // too large for anything of a run
+  ASSERT_TRUE(kept.Allocate({device.get(), nullptr}, 40 << 20, "test").ok());
+  kept.Free();
+  Fake().failing_multiply = Fake().multiplies + 2, Fake().failing_multiplies = 1;
+  ExpectSame(Run(device.get(), c), before);
+  EXPECT_EQ(Fake().multiplies, 2 * kCalls + 1);
+  EXPECT_EQ(CountIn(log.lines(), "cuBLASLt fails"), 0);
 }
 
 TEST_F(BlasTest, ShapesWithoutAnAlgorithm) {

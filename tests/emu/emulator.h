@@ -39,6 +39,7 @@ struct Options {
   bool virtual_memory = true;
   bool early_edges = true;                  // in graphs: drivers before CUDA 12.3 have none
   bool mixed_edges = true;                  // and those to what has others as well
+  int64_t refused_updates = 0;              // of graphs, the next ones
   cudaError_t kernels_error = cudaSuccess;  // of kernels that are asked for
   // Another thread of the process captures a graph, in the mode that bars what could disturb it from all
   // others.

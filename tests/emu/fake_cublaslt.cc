@@ -218,7 +218,9 @@ KVC_FAKE Result cublasLtMatmul(Context* context, Operation* o, const void* alpha
                                size_t workspace_bytes, cudaStream_t stream) {
   if (context == nullptr || !context->alive) return Broken("a context that is none");
   const int64_t number = The().multiplies++;
-  if (The().failing_multiply >= 0 && number >= The().failing_multiply) return lt::kInternal;
+  if (The().failing_multiply >= 0 && number >= The().failing_multiply &&
+      number - The().failing_multiply < The().failing_multiplies)
+    return lt::kInternal;
   const uint64_t sum = lt::SumOf(*o, *of_a, *of_b, *of_c, *of_d);
   lt::Purpose purpose;
   std::memcpy(&purpose, algorithm, sizeof purpose);

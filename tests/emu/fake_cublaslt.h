@@ -11,6 +11,7 @@ struct FakeBlas {
   cudaError_t (*enqueue)(cudaStream_t, void (*)(void*), void*) = nullptr;
   bool starts = true;
   int64_t failing_find = -1, failing_multiply = -1;  // number of the first call that fails, and all behind it
+  int64_t failing_multiplies = int64_t{1} << 62;     // or no more than so many
   int64_t finds = 0, multiplies = 0;                 // calls so far
   int64_t objects = 0;                               // that nobody has destroyed
   const char* broken_rule = nullptr;                 // what a call did that the library would not take

@@ -26,6 +26,14 @@ struct Work {
   size_t bytes = 0;
 };
 
+// A change of a graph that a driver would not take, as tests want it.
+bool RefusesUpdate() {
+  int64_t& left = GetOptions().refused_updates;
+  if (left <= 0) return false;
+  --left;
+  return true;
+}
+
 // A kernel that was made ready: it has 48 KiB of shared memory, and up to 99 KiB where it asks for more.
 struct Ready : KernelForm {
   size_t most_shared = 48 << 10;
@@ -288,13 +296,15 @@ cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode
                                              const cudaKernelNodeParams* p) {
   const HeapPause pause;
   CUgraphExec_st::Step* step = exec->Of(node);
-  if (step == nullptr || step->work.function != p->func) return cudaErrorInvalidValue;
+  if (kvc::emu::RefusesUpdate() || step == nullptr || step->work.function != p->func)
+    return cudaErrorInvalidValue;
   return SetKernel(p->func, p->grid, p->block, p->sharedMemBytes, p->kernelParams, &step->work);
 }
 cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t exec, cudaGraphNode_t node, void* to,
                                                const void* from, size_t bytes, cudaMemcpyKind) {
   CUgraphExec_st::Step* step = exec->Of(node);
-  if (step == nullptr || step->work.function != nullptr || bytes == 0) return cudaErrorInvalidValue;
+  if (kvc::emu::RefusesUpdate() || step == nullptr || step->work.function != nullptr || bytes == 0)
+    return cudaErrorInvalidValue;
   step->work.to = to, step->work.from = from, step->work.bytes = bytes;
   return cudaSuccess;
 }

@@ -240,6 +240,25 @@ TEST_F(LaunchGraphsTest, MemoryThatIsShortForAWhile) {
   }
 }
 
+// A driver need not take every change of a graph: the graph is made anew, and when that helps nothing,
+// launches go one by one.
+TEST_F(LaunchGraphsTest, ChangesThatAreRefused) {
+  for (const int64_t refused : {1, 3, 100}) {
+    SCOPED_TRACE(refused);
+    emu::GetOptions() = {};
+    CudaStream stream{LaunchTraits()};
+    Begin(&stream);
+    constexpr uint32_t kSteps = 10, kRefusing = 4;
+    for (uint32_t step = 0; step < kSteps; ++step) {
+      if (step == kRefusing) emu::GetOptions().refused_updates = refused;
+      Step(&stream, 5, 3 + static_cast<int32_t>(step % 2), step);
+      ExpectExpected(&stream);
+    }
+    // The first time of what is made ready comes alone, and so does all from the fifth refusal on.
+    EXPECT_EQ(stream.graphs().n_replayed(), refused == 100 ? kRefusing - 1 + 4 : kSteps - 1);
+  }
+}
+
 // What is kept of freed memory goes before launches go one by one.
 TEST_F(LaunchGraphsTest, WhatIsKeptGoesForAGraph) {
   constexpr int64_t kKept = 200000;
