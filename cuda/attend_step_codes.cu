@@ -463,6 +463,7 @@ template <typename Form>
 __global__ void __launch_bounds__(kAttendThreads, Form::kBlocks) attend_step_codes(const StepParams p) {
   KVC_SHARED(CodesOrRing<Form>, shared);
   LetNextBegin();
+  ReadsBeforeItWaits(p.items + blockIdx.x);
   const Work work(p);
   const Pages pages(p.rows[work.item.row].read, work.item.head);
   const bool waited = WaitForEntries(p, work.item, pages, reinterpret_cast<float*>(shared));

@@ -31,6 +31,7 @@ __global__ void __launch_bounds__(kAttendThreads, kDims <= 64 ? 4 : 3) attend_st
   using Shared = HalvesShared<Halves, kDims>;
   KVC_SHARED(Shared, shared);
   LetNextBegin();
+  ReadsBeforeItWaits(p.items + blockIdx.x);
   const Work work(p);
   const Pages pages(p.rows[work.item.row].read, work.item.head);
   const bool waited = WaitForEntries(p, work.item, pages, reinterpret_cast<float*>(shared));

@@ -61,11 +61,20 @@ KVC_DEVICE int BlockThreads() { return static_cast<int>(blockDim.x); }
 // ---- kernels behind each other (PTX: griddepcontrol, from compute capability 9.0) ----
 // A kernel launched with KVC_LAUNCH_EARLY may begin while those in front of it are still at work, as soon as
 // all their blocks have begun and said so. Every thread then waits here, before it reads what they write, or
-// writes anything; what it reads beforehand are weights.
+// writes anything; what it reads beforehand are weights, which nobody writes, and what had been written when
+// the kernels in front of it began. Of that a multiprocessor's first cache may still have what lay there
+// before: only the wait promises that it has not. So every thread first forgets what is in there, by a load
+// that comes in front of its others (PTX: ld.acquire), of something that it may read.
 #if defined(__CUDACC__)
 KVC_DEVICE void WaitForEarlier() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+KVC_DEVICE void ReadsBeforeItWaits([[maybe_unused]] const void* at) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  [[maybe_unused]] uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
 #endif
 }
 KVC_DEVICE void LetNextBegin() {
@@ -75,6 +84,7 @@ KVC_DEVICE void LetNextBegin() {
 }
 #else
 KVC_DEVICE void WaitForEarlier() { emu::WaitForEarlier(); }
+KVC_DEVICE void ReadsBeforeItWaits(const void*) {}
 KVC_DEVICE void LetNextBegin() {}
 #endif
 
