@@ -156,8 +156,8 @@ void TuneSearch::Run(const Task& task) {
         policies.push_back(&ladders_[l][r].policy);
       }
     }
-    evaluator_.reset();  // its sessions go before new ones come
-    evaluator_.emplace(model_, policies, protocol_);
+    evaluator_ = nullptr;  // its sessions go before new ones come
+    evaluator_ = std::make_unique<TaskEvaluator>(model_, policies, protocol_);
   }
   std::vector<QualitySums> sums(tried_.size() + 1);
   const std::vector<std::vector<AnswerTrace>> answers = evaluator_->Run(task, &sums);

@@ -2,6 +2,7 @@
 // held out, losses measured until every ladder is decided.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -76,7 +77,7 @@ class TuneSearch {
   std::vector<TuneLadder>& ladders_;
   LadderTest test_;
   Policy full_{"full"};
-  std::optional<TaskEvaluator> evaluator_;        // of the open rungs
+  std::unique_ptr<TaskEvaluator> evaluator_;      // of the open rungs
   std::vector<std::pair<size_t, size_t>> tried_;  // which those are
 };
 
