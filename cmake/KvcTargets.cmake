@@ -5,12 +5,16 @@ if(KVC_TESTS AND CMAKE_CROSSCOMPILING AND CMAKE_CROSSCOMPILING_EMULATOR MATCHES 
   set(KVC_UNDER_QEMU ON)
   target_compile_definitions(kvc_flags INTERFACE KVC_UNDER_QEMU)
 endif()
+set(KVC_WERROR_FLAG "")
+if(KVC_WERROR)
+  set(KVC_WERROR_FLAG -Werror)
+endif()
 target_include_directories(kvc_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(kvc_flags INTERFACE
   -ffunction-sections -fdata-sections  # what nobody calls does not ship
   -ffp-contract=off)  # the same arithmetic in every build; kernels use fused operations by name
 if(PROJECT_IS_TOP_LEVEL)
-  target_compile_options(kvc_flags INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${KVC_WERROR}>:-Werror>
+  target_compile_options(kvc_flags INTERFACE -Wall -Wextra -Wshadow ${KVC_WERROR_FLAG}
     $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>)
 endif()
 if(KVC_TESTS_SHARED)  # every name can be had from outside, none is replaced from there: the code stays what it was

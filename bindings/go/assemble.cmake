@@ -1,13 +1,13 @@
 # Makes the Go module that users build: the facade, and the flat layer that SWIG generates.
 #   cmake -DSWIG=swig -DPYTHON=python3 -DVERSION=<of libkvc> -DSOURCE=<source tree> -DOUT=<folder>
-#     [-DDATE=<seconds since 1970, else SOURCE_DATE_EPOCH or the last commit's>] -P assemble.cmake
+#     [-DDATE=<seconds since 1970, else SOURCE_DATE_EPOCH or the last commit's>] [-DWERROR=-Werror] -P assemble.cmake
 file(REMOVE_RECURSE ${OUT})
 set(flat ${OUT}/internal/flat)
 file(MAKE_DIRECTORY ${flat})
 file(GLOB facade ${SOURCE}/bindings/go/*.go)
 file(COPY ${facade} ${SOURCE}/bindings/go/go.mod DESTINATION ${OUT})
 file(COPY ${SOURCE}/bindings/go/internal/flat/failure.go DESTINATION ${flat})
-execute_process(COMMAND ${SWIG} -Wall -Werror -go -cgo -module flat -I. -Iinclude
+execute_process(COMMAND ${SWIG} -Wall ${WERROR} -go -cgo -module flat -I. -Iinclude
   -outdir ${flat} -o ${flat}/flat_wrap.c bindings/kvc.i WORKING_DIRECTORY ${SOURCE} COMMAND_ERROR_IS_FATAL ANY)
 # Slices go to C as numbers. cgo allows a slice without pointers, also as a part of something that has some, but behind
 # the pointer in SWIG's struct it only sees the whole, and panics. SWIG uses each slice behind the call in a way that

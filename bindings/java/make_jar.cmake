@@ -1,5 +1,5 @@
 # JAVAC, JAR; FLAT: what SWIG wrote; SOURCE: this folder; LIBRARY, PLATFORM: the native library and what it is for;
-# WORK: a folder to build in; OUT: the JAR.
+# WORK: a folder to build in; OUT: the JAR; WERROR: -Werror or nothing.
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
@@ -13,7 +13,7 @@ string(REPLACE "public interface" "interface" text "${text}")
 file(WRITE ${constants} "${text}")
 file(GLOB sources ${SOURCE}/dev/kvc/*.java ${FLAT}/dev/kvc/*.java)
 # Class files of Java 8, which Android's tools read from API 26 on. Newer compilers call that obsolete: -options.
-run(${JAVAC} --release 8 -encoding UTF-8 -Xlint:all,-options -Werror -d ${WORK} ${sources})
+run(${JAVAC} --release 8 -encoding UTF-8 -Xlint:all,-options ${WERROR} -d ${WORK} ${sources})
 file(COPY ${LIBRARY} DESTINATION ${WORK}/dev/kvc/native/${PLATFORM})
 file(COPY ${SOURCE}/keep.pro DESTINATION ${WORK}/META-INF/proguard)
 file(COPY ${SOURCE}/../../LICENSE ${SOURCE}/../../NOTICE DESTINATION ${WORK}/META-INF)

@@ -30,6 +30,32 @@ static int kvc_py_fits(const Py_buffer *view, char kind) {
   return kind == 'f' ? *format == 'f' : *format == 'i' || *format == 'l';
 }
 
+/* What a call returns so far, NULL or None being nothing, with an output more: that alone, or a list. Takes both.
+ * SWIG's own function changed its parameters in 4.3, and what it does with None. */
+static PyObject *kvc_py_output(PyObject *result, PyObject *output) {
+  PyObject *list;
+  int failed;
+  if (!output || !result || result == Py_None) {
+    Py_XDECREF(result);
+    return output; /* NULL: its error is set */
+  }
+  if (PyList_Check(result)) {
+    failed = PyList_Append(result, output);
+    Py_DECREF(output);
+    if (failed) Py_CLEAR(result);
+    return result;
+  }
+  list = PyList_New(2);
+  if (!list) {
+    Py_DECREF(result);
+    Py_DECREF(output);
+    return NULL;
+  }
+  PyList_SET_ITEM(list, 0, result);
+  PyList_SET_ITEM(list, 1, output);
+  return list;
+}
+
 /* An integer, of this package's users or of numpy, in [least, most]; a float is none. what: its name, or "". */
 static int kvc_py_integer(PyObject *from, const char *what, int64_t least, int64_t most, int64_t *value) {
   PyObject *number = PyNumber_Index(from);
@@ -216,7 +242,7 @@ static void TYPE##_dropped(PyObject *capsule) { TYPE##_close((TYPE *)PyCapsule_G
 }
 %typemap(in, numinputs=0) TYPE **OUT (TYPE *made = NULL) { $1 = &made; }
 %typemap(argout) TYPE **OUT {
-  $result = SWIG_Python_AppendOutput($result, PyCapsule_New(*$1, #TYPE, TYPE##_dropped));
+  $result = kvc_py_output($result, PyCapsule_New(*$1, #TYPE, TYPE##_dropped));
 }
 %enddef
 KVC_HANDLE(kvc_model)
@@ -302,7 +328,7 @@ KVC_ROW(kvc_py_fill, 'i', kvc_status *, OUT_ROW)
 
 %define KVC_NUMBER(TYPE, NAME, MAKE)
 %typemap(in, numinputs=0) TYPE *NAME (TYPE number = 0) { $1 = &number; }
-%typemap(argout) TYPE *NAME { $result = SWIG_Python_AppendOutput($result, MAKE(*$1)); }
+%typemap(argout) TYPE *NAME { $result = kvc_py_output($result, MAKE(*$1)); }
 %enddef
 KVC_NUMBER(int32_t, N_OUT, PyLong_FromLong)
 KVC_NUMBER(int64_t, N_OUT, PyLong_FromLongLong)

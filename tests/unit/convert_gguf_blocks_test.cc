@@ -215,7 +215,8 @@ TEST(GgufBlocks, AFileThatMixesThemAll) {
   EXPECT_EQ(report.types.size(), BlockFormats().size() - 1);  // no Q8_0 among them
   const auto kept = OpenModel(scratch / "kept.kvc");
   for (const MixedTensor& t : kMixed) {
-    const BlockFormat& format = FormatOf(hashes[t.name]["type"]);
+    const std::string type = hashes[t.name]["type"];
+    const BlockFormat& format = FormatOf(type);
     const Weight& w = FindTensor(*kept, t.role, t.layer)->weight;
     EXPECT_TRUE((WeightTarget{w.type, w.group}) == KeptAs(format.type)) << t.name;
     if (!HasBlocks(w.type)) continue;
