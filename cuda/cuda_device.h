@@ -3,6 +3,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <atomic>
+
 #include "cuda/blas.h"
 #include "cuda/kept_blocks.h"
 #include "cuda/staging.h"
@@ -127,6 +129,7 @@ class CudaDevice final : public Device {
   KeptBlocks kept_;
   std::unique_ptr<Blas> blas_;
   DeviceInfo info_;
+  std::atomic<bool> measured_{false};  // MeasureBandwidth came before
   Status CommitAll(DeviceBytes at, int64_t bytes);
   Status CreateStreams();
   Result<std::unique_ptr<Stream>> NewStreamOn(cudaStream_t stream);

@@ -28,7 +28,7 @@ public static partial class Library {
   }
 
   /// <summary>Bytes per second that device index of Devices reads from its memory. Takes up to a second and
-  /// 256 MiB.</summary>
+  /// 256 MiB, of a GPU's own memory up to 2 GiB.</summary>
   public static double MeasureDevice(int index) {
     Load();
     Flat.kvc_device_measure(index, out double rate);

@@ -164,7 +164,7 @@ KVC_API int32_t     kvc_device_count(void);
  * KVC_E_NOT_FOUND past the end.  [any] */
 KVC_API kvc_status  kvc_device_describe(int32_t index, char *json, int32_t cap_json, int32_t *n_out);
 /* Bytes per second that its processors read from its memory together: what bounds a step. Takes up to a second and
- * 256 MiB. KVC_E_UNSUPPORTED where this machine has no such device.  [any] */
+ * 256 MiB, of a GPU's own memory up to 2 GiB. KVC_E_UNSUPPORTED where this machine has no such device.  [any] */
 KVC_API kvc_status  kvc_device_measure(int32_t index, double *out_bytes_per_second);
 
 /* Opens a model file. device: "auto" (or NULL, or ""), "cpu", "cuda" or "cuda:N". params may be NULL. Everything in the

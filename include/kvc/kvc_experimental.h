@@ -57,7 +57,7 @@ kvc_status kvc_model_describe_device(const kvc_model* model, char* json, int32_t
 /* Bytes per second that the model's device reads from its memory, measured now: the limit that its steps
  * have. The processor reads the model's weights where they lie, with the model's threads, the median of
  * several passes; a GPU copies within its memory, both ways counted, the best of several, which takes up to
- * 256 MiB outside of memory_limit. Takes up to a second; no call of the model's sessions may run.
+ * 2 GiB outside of memory_limit. Takes up to a second; no call of the model's sessions may run.
  * KVC_E_UNSUPPORTED: the model was opened with plan_only.  [any] */
 kvc_status kvc_model_measure(kvc_model* model, double* out_bytes_per_second);
 

@@ -101,7 +101,8 @@ class Device {
 
   // Bytes per second that operations read from this memory. The processor reads `weights`, up to 2 GiB of
   // them again and again, and says the median: what lies elsewhere may be faster or slower, as the system has
-  // its pages. Without them, and on other devices, up to 256 MiB are taken for it. Takes up to a second.
+  // its pages. Without them 256 MiB are taken for it, on other devices up to 2 GiB, or what there is. Takes
+  // up to a second.
   virtual Result<double> MeasureBandwidth(Span<const Matrix* const> weights = {}) = 0;
 
   // ---- copies ----

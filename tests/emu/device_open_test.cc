@@ -292,5 +292,32 @@ TEST(Measure, IsOfTheDeviceOfTheModel) {
   kvc_model_close(model);
 }
 
+double Measured() {
+  const Result<std::unique_ptr<Device>> device = OpenDevice("emu", 1);
+  if (!device.ok()) return 0;
+  const Result<double> measured = device.value()->MeasureBandwidth();
+  return measured.ok() ? measured.value() : 0;
+}
+
+// A copy is a 64th of what the device has, and 1 GiB at most; where that much is not left, a part of it. The
+// first call for memory behind opening a device is the measurement's.
+TEST_F(OpenTest, ACopyIsAsLargeAsThereIsMemory) {
+  const auto rate = [](int64_t bytes) { return 2.0 * static_cast<double>(bytes) / 1e-3; };
+  emu::GetOptions().memory = int64_t{1} << 30;
+  EXPECT_EQ(Measured(), rate(16 << 20));
+  const Result<std::unique_ptr<Device>> device = OpenDevice("emu", 1);
+  ASSERT_TRUE(device.ok());
+  for (const int64_t refused : {1, 2, 4}) {
+    emu::GetOptions().refused = emu::Call::kAllocate;
+    emu::GetOptions().refused_after = 0, emu::GetOptions().refused_calls = refused;
+    const Result<double> measured = device.value()->MeasureBandwidth();
+    ASSERT_TRUE(measured.ok()) << measured.status().message();
+    EXPECT_EQ(measured.value(), rate(int64_t{16 << 20} >> refused)) << refused;
+  }
+  emu::GetOptions().refused = emu::Call::kAllocate;
+  emu::GetOptions().refused_after = 0, emu::GetOptions().refused_calls = 5;
+  EXPECT_EQ(device.value()->MeasureBandwidth().status().code(), Code::kMemory);
+}
+
 }  // namespace
 }  // namespace kvc

@@ -81,7 +81,8 @@ public final class Kvc {
   }
 
   /**
-   * Bytes per second that a device reads from its memory. Takes up to a second and 256 MiB.
+   * Bytes per second that a device reads from its memory. Takes up to a second and 256 MiB, of a GPU's own memory
+   * up to 2 GiB.
    *
    * @param index in {@link #devices}
    * @return bytes per second
