@@ -2,9 +2,10 @@
 // prompt and at a step, what methods do to it, and the largest product. Usage: device_bench [--device
 // cpu|cuda] [--small] [--json] [--rows N,N,...] [--tuning] [part of a name]... GFLOP/s counts 2 operations a
 // product; GB/s what has to be read and written at least; the share is of what the device reads in the same
-// run (Device::MeasureBandwidth) and means something where an operation waits for memory. --small: every
-// operation once, over little. --tuning: what the device is tuned to, and nothing is measured. The log goes
-// to stderr.
+// run (Device::MeasureBandwidth) and means something where an operation waits for memory; host us is what a
+// call takes of the host, where that is not the device. What targets are judged by comes first. An operation
+// that fails says so on stderr, the others go on, and the program fails at its end. --small: every operation
+// once, over little. --tuning: what the device is tuned to, and nothing is measured. The log goes to stderr.
 #include "bench/device_bench.h"
 
 #include <sstream>
@@ -49,11 +50,8 @@ NetworkShape WithWeights(NetworkShape s, WeightType type) {
 
 // What the device reaches in products at all: one large one of 16 bits, as many rows as the matrix has. With
 // the norm in front of it and results of f32: that is how layers have it.
-void LargestProduct(DeviceBench* bench) {
-  const bool computes = bench->device()->info().n_threads > 0;  // a processor would take a minute
-  const int32_t n = bench->small() ? 256 : computes ? 2048 : 8192, distinct = 64;
-  const std::string name = "product " + std::to_string(n) + " x " + std::to_string(n) + " bf16, rows ";
-  if (!bench->Wants(name + std::to_string(n))) return;
+void LargestProductOf(DeviceBench* bench, const std::string& name, int32_t n) {
+  constexpr int32_t distinct = 64;
   NetworkShape s = WithWeights({}, WeightType::kBf16);
   s.hidden = s.vocab = n, s.ffn = s.head_dim = 64, s.n_heads = s.n_kv_heads = 1;
   RandomWeights weights(bench, WeightType::kBf16);
@@ -65,10 +63,17 @@ void LargestProduct(DeviceBench* bench) {
   const DeviceBuffer<float> norm = bench->Upload(bench->Floats(n)), x = bench->Upload(rows),
                             out = bench->Room<float>(int64_t{n} * n);
   const DeviceBuffer<uint8_t> scratch = bench->Room<uint8_t>(bench->device()->NetworkScratchBytes(s, n));
-  bench->Measure(name + std::to_string(n), 2.0 * n * n * n, weights.bytes(), [&] {
+  bench->Measure(name, 2.0 * n * n * n, weights.bytes(), [&] {
     Check(bench->device()->Logits(bench->stream(),
                                   {&s, norm.at(), &matrix, x.at(), n, 1, out.at(), scratch.raw()}));
   });
+}
+void LargestProduct(DeviceBench* bench) {
+  const int32_t n = bench->small()      ? 256
+                    : bench->computes() ? 2048
+                                        : 8192;  // a processor would take a minute
+  const std::string size = std::to_string(n), name = "product " + size + " x " + size + " bf16, rows " + size;
+  if (bench->Wants(name)) bench->Attempt(name, [&] { LargestProductOf(bench, name, n); });
 }
 
 // Bytes: every weight once a call. Flops: 2 a weight and row.
@@ -125,7 +130,8 @@ void Products(DeviceBench* bench) {
       for (const int32_t rows : bench->rows())
         wanted |= bench->Wants(std::string(operation) + InfoOf(type).name + ", rows " + std::to_string(rows));
     }
-    if (wanted) ProductsOf(bench, type);
+    if (wanted)
+      bench->Attempt(std::string("products ") + InfoOf(type).name, [&] { ProductsOf(bench, type); });
   }
 }
 
@@ -180,19 +186,22 @@ void Prompts(DeviceBench* bench) {
     const NetworkShape s = ShapeOf(*bench);
     const int32_t tokens = bench->small() ? n / 32 : n, rows = std::min(tokens, 512);
     if (!wants("attend prompt ", rows, tokens) && !wants("fold columns ", rows, tokens)) continue;
-    const Prompt prompt(bench, s, tokens, rows);
-    AttendOf(bench, prompt);
-    FoldOf(bench, prompt);
+    const std::string what = std::to_string(rows) + " rows of " + std::to_string(tokens);
+    bench->Attempt("attend prompt and fold columns " + what, [&] {
+      const Prompt prompt(bench, s, tokens, rows);
+      AttendOf(bench, prompt);
+      FoldOf(bench, prompt);
+    });
   }
   const NetworkShape s = HeadsOf8B();  // what other programs are measured with
   const int32_t all = bench->small() ? 64 : 16384;
-  if (wants("attend prompt ", all, all)) AttendOf(bench, Prompt(bench, s, all, all));
+  if (!wants("attend prompt ", all, all)) return;
+  bench->Attempt("attend prompt " + std::to_string(all),
+                 [&] { AttendOf(bench, Prompt(bench, s, all, all)); });
 }
 
 // The best `keep` of scores of every head, the first four entries and the newest 32 among them.
-void SelectOf(DeviceBench* bench, const NetworkShape& s, int32_t n, int32_t keep) {
-  const std::string name = "select " + std::to_string(keep) + " of " + std::to_string(n) + " entries";
-  if (!bench->Wants(name)) return;
+void SelectOf(DeviceBench* bench, const std::string& name, const NetworkShape& s, int32_t n, int32_t keep) {
   const Layer layer(bench, s, n);
   const DeviceBuffer<float> given = bench->Upload(bench->Floats(int64_t{n} * s.n_kv_heads));
   const DeviceBuffer<uint8_t> marks = bench->Room<uint8_t>(int64_t{n} * s.n_kv_heads),
@@ -209,9 +218,13 @@ void SelectOf(DeviceBench* bench, const NetworkShape& s, int32_t n, int32_t keep
 
 void Selection(DeviceBench* bench) {
   NetworkShape s = ShapeOf(*bench);
-  SelectOf(bench, s, bench->small() ? 128 : 4096, bench->small() ? 48 : 256);
+  const auto select = [&](int32_t n, int32_t keep) {
+    const std::string name = "select " + std::to_string(keep) + " of " + std::to_string(n) + " entries";
+    if (bench->Wants(name)) bench->Attempt(name, [&] { SelectOf(bench, name, s, n, keep); });
+  };
+  select(bench->small() ? 128 : 4096, bench->small() ? 48 : 256);
   s.head_dim = 16;  // what is selected by has no keys
-  SelectOf(bench, s, bench->small() ? 512 : 131072, bench->small() ? 64 : 1024);
+  select(bench->small() ? 512 : 131072, bench->small() ? 64 : 1024);
 }
 
 void Sampling(DeviceBench* bench) {
@@ -239,6 +252,11 @@ void Sampling(DeviceBench* bench) {
   });
 }
 
+[[noreturn]] void Fail(const std::string& why) {
+  std::fprintf(stderr, "device_bench: %s\n", why.c_str());
+  std::exit(1);
+}
+
 // "1,8,512".
 std::vector<int32_t> RowsIn(const std::string& text) {
   std::vector<int32_t> rows;
@@ -254,11 +272,14 @@ std::vector<int32_t> RowsIn(const std::string& text) {
 // Which products are cuBLASLt's is told there.
 void PrintLog(void*, int32_t, const char* line) { std::fprintf(stderr, "%s\n", line); }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+struct CommandLine {
   DeviceBenchOptions options;
   bool tuning = false;
+};
+
+CommandLine CommandLineOf(int argc, char** argv) {
+  CommandLine line;
+  DeviceBenchOptions& options = line.options;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--small") {
@@ -270,7 +291,7 @@ int main(int argc, char** argv) {
     } else if (word == "--rows" && i + 1 < argc) {
       options.rows = RowsIn(argv[++i]);
     } else if (word == "--tuning") {
-      tuning = true;
+      line.tuning = true;
     } else if (word.compare(0, 1, "-") == 0) {
       Fail(
           "usage: device_bench [--device NAME] [--small] [--json] [--rows N,N,...] [--tuning] [part of a "
@@ -279,21 +300,38 @@ int main(int argc, char** argv) {
       options.parts.push_back(word);
     }
   }
-  if (tuning) {
-    std::fputs(Taken(OpenDevice(options.device, {}))->info().tuning.c_str(), stdout);
-    return 0;
-  }
-  SetLog(kLogInfo, PrintLog, nullptr);
+  return line;
+}
+
+// False: some operation failed.
+bool MeasureAll(const DeviceBenchOptions& options) {
   DeviceBench bench(options);
-  LargestProduct(&bench);
-  Products(&bench);
-  Prompts(&bench);
-  Scoring(&bench);
+  StepAttention(&bench);
   Selection(&bench);
   Compression(&bench);
-  PagesTakenAndGivenBack(&bench);
+  Prompts(&bench);
+  LargestProduct(&bench);
+  bench.Attempt("reading", [&] { bench.MeasureReadingAgain(); });
   CacheOperations(&bench);
-  StepAttention(&bench);
-  Sampling(&bench);
-  return 0;
+  Products(&bench);
+  Scoring(&bench);
+  bench.Attempt("pages", [&] { PagesTakenAndGivenBack(&bench); });
+  bench.Attempt("sample", [&] { Sampling(&bench); });
+  return !bench.failed();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const CommandLine line = CommandLineOf(argc, argv);
+  try {
+    if (line.tuning) {
+      std::fputs(Taken(OpenDevice(line.options.device, {}))->info().tuning.c_str(), stdout);
+      return 0;
+    }
+    SetLog(kLogInfo, PrintLog, nullptr);
+    return MeasureAll(line.options) ? 0 : 1;
+  } catch (const Failure& failure) {
+    Fail(failure.why);
+  }
 }

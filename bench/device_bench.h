@@ -25,18 +25,25 @@ struct DeviceBenchOptions {
   bool small = false, json = false;
 };
 
-[[noreturn]] inline void Fail(const std::string& why) {
-  std::fprintf(stderr, "device_bench: %s\n", why.c_str());
-  std::exit(1);
-}
+// An operation that could not be measured; the text says why.
+struct Failure {
+  std::string why;
+};
 inline void Check(const Status& status) {
-  if (!status.ok()) Fail(status.message());
+  if (!status.ok()) throw Failure{status.message()};
 }
 template <typename T>
 T Taken(Result<T> made) {
   Check(made.status());
   return std::move(made.value());
 }
+
+// What a call does of the operation that is measured: so many of them; and whether nothing is issued behind
+// it before it has ended, as a model's passes have it, each of which waits for the last one's token.
+struct Calls {
+  int32_t operations = 1;
+  bool passes = false;
+};
 
 class DeviceBench {
  public:
@@ -46,15 +53,16 @@ class DeviceBench {
         stream_(Taken(device_->NewStream())) {
     rate_ = Taken(device_->MeasureBandwidth());
     if (!options_.json)
-      std::printf("%s: %.1f GB/s read\n%-46s %12s %12s %10s %7s\n", device_->info().description.c_str(),
-                  rate_ * 1e-9, "", "us", "GFLOP/s", "GB/s", "share");
+      std::printf("%s: %.1f GB/s read\n%-46s %12s %12s %10s %7s%s\n", device_->info().description.c_str(),
+                  rate_ * 1e-9, "", "us", "GFLOP/s", "GB/s", "share", computes() ? "" : "      host us");
   }
 
   Device* device() const { return device_.get(); }
   Stream* stream() const { return stream_.get(); }
   DeviceMemory memory() const { return {device_.get(), nullptr}; }
   bool small() const { return options_.small; }
-  std::mt19937& random() { return random_; }
+  bool computes() const { return device_->info().n_threads > 0; }  // in this process: a processor
+  bool failed() const { return failed_; }                          // some operation
 
   template <typename T>
   DeviceBuffer<T> Upload(const std::vector<T>& x) {
@@ -68,10 +76,24 @@ class DeviceBench {
     Check(buffer.Allocate(memory(), std::max<int64_t>(n, 16), "a benchmark"));
     return buffer;
   }
+  // From -1 to 1: a block of random numbers, again and again, from where the last ones ended. Its length is a
+  // prime, so that what is cut into vectors has none twice for as many vectors.
   std::vector<float> Floats(int64_t n) {
-    std::uniform_real_distribution<float> uniform(-1, 1);
-    std::vector<float> x(static_cast<size_t>(n));
-    for (float& f : x) f = uniform(random_);
+    constexpr size_t kBlock = 1048573;
+    if (block_.empty()) {
+      std::mt19937 random{1};
+      std::uniform_real_distribution<float> uniform(-1, 1);
+      block_.resize(kBlock);
+      for (float& f : block_) f = uniform(random);
+    }
+    std::vector<float> x;
+    x.reserve(static_cast<size_t>(n));
+    while (x.size() < x.capacity()) {
+      const auto from = block_.begin() + static_cast<int64_t>(block_at_);
+      const size_t some = std::min(x.capacity() - x.size(), kBlock - block_at_);
+      x.insert(x.end(), from, from + static_cast<int64_t>(some));
+      block_at_ = (block_at_ + some) % kBlock;
+    }
     return x;
   }
 
@@ -94,34 +116,81 @@ class DeviceBench {
     return rows;
   }
 
-  // The best of some batches of calls, each with one wait at its end, as passes of a model have.
+  // measure(), which sets something up and calls Measure. What fails is said, and the next goes on, unless
+  // the device has failed for good.
   template <typename F>
-  void Measure(const std::string& name, double flops, double bytes, F&& f) {
+  void Attempt(const std::string& what, F&& measure) {
+    try {
+      measure();
+    } catch (const Failure& failure) {
+      std::fprintf(stderr, "device_bench: %s: %s\n", what.c_str(), failure.why.c_str());
+      failed_ = true;
+      Wait();
+    }
+  }
+
+  // The best of some batches of calls of f, each with one wait at its end. What the host takes itself is how
+  // long a call is on its way where nothing is in front of it: where that is about as long as the operation,
+  // it is not the device that is measured, or the call waits for a result.
+  template <typename F>
+  void Measure(const std::string& name, double flops, double bytes, F&& f, const Calls& calls = {}) {
     if (!Wants(name)) return;
     const double least = options_.small ? 0 : 0.05;
-    f(), Wait();
+    const double host = HostSeconds(f);
     double best = 1e9, spent = 0;
     for (int batch = 1, n = 0; n < (options_.small ? 1 : 5) || spent < 5 * least; ++n) {
       const double start = Seconds();
-      for (int i = 0; i < batch; ++i) f();
-      Wait();
+      for (int i = 0; i < batch; ++i) {
+        f();
+        if (calls.passes) Wait();
+      }
+      if (!calls.passes) Wait();
       const double took = Seconds() - start;
       best = std::min(best, took / batch), spent += took;
       if (took < least) batch *= 2, n = -1;
     }
-    Print(name, best, flops, bytes);
+    Print(name, best / calls.operations, computes() ? 0 : host / calls.operations, flops, bytes);
+  }
+
+  // Once more, behind everything else, what shares are of: clocks may have come up since. Rows say the larger
+  // one from here on. Bytes: as a copy of 1 GiB.
+  void MeasureReadingAgain() {
+    const std::string name = "reading, measured again";
+    if (!Wants(name)) return;
+    constexpr double kBytes = int64_t{2} << 30;
+    const double rate = Taken(device_->MeasureBandwidth());
+    rate_ = std::max(rate_, rate);
+    Print(name, kBytes / rate, 0, 0, kBytes);
   }
 
  private:
-  void Print(const std::string& name, double seconds, double flops, double bytes) const {
+  // Of the first calls some launch kernels one by one, and some make a graph of them.
+  template <typename F>
+  double HostSeconds(F&& f) {
+    double best = 1e9;
+    for (int n = 0; n < (options_.small || computes() ? 1 : 6); ++n) {
+      const double start = Seconds();
+      f();
+      best = std::min(best, Seconds() - start);
+      Wait();
+    }
+    return best;
+  }
+
+  // host: 0 where the device is the host.
+  void Print(const std::string& name, double seconds, double host, double flops, double bytes) const {
+    char host_text[64] = "";
+    if (host > 0)
+      std::snprintf(host_text, sizeof host_text, options_.json ? ",\"host_seconds\":%.9g" : " %12.1f",
+                    options_.json ? host : host * 1e6);
     if (options_.json) {
       std::printf(
           "{\"device\":\"%s\",\"operation\":\"%s\",\"seconds\":%.9g,\"flops\":%.9g,\"bytes\":%.9g,"
-          "\"read_bytes_per_second\":%.9g}\n",
-          device_->info().name.c_str(), name.c_str(), seconds, flops, bytes, rate_);
+          "\"read_bytes_per_second\":%.9g%s}\n",
+          device_->info().name.c_str(), name.c_str(), seconds, flops, bytes, rate_, host_text);
     } else {
-      std::printf("%-46s %12.1f %12.1f %10.2f %5.1f %%\n", name.c_str(), seconds * 1e6,
-                  flops / seconds * 1e-9, bytes / seconds * 1e-9, 100 * bytes / seconds / rate_);
+      std::printf("%-46s %12.1f %12.1f %10.2f %5.1f %%%s\n", name.c_str(), seconds * 1e6,
+                  flops / seconds * 1e-9, bytes / seconds * 1e-9, 100 * bytes / seconds / rate_, host_text);
     }
     std::fflush(stdout);
   }
@@ -131,7 +200,9 @@ class DeviceBench {
   const std::unique_ptr<Stream> stream_;
   DeviceBuffer<uint8_t> probe_;
   double rate_ = 0;
-  std::mt19937 random_{1};
+  bool failed_ = false;
+  std::vector<float> block_;
+  size_t block_at_ = 0;
 };
 
 // Random weights as a file has them, and what a device makes of them.

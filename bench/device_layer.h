@@ -26,10 +26,11 @@ inline NetworkShape HeadsOf8B() {
   return s;
 }
 
-// So many of something of `bytes` that all of them lie in no cache: a pass of a model comes by each once.
+// So many of something of `bytes` that all of them lie in no cache, and three at least: a pass of a model
+// comes by each once.
 inline int32_t Copies(const DeviceBench& bench, double bytes) {
   constexpr double kBeyondCaches = 256 << 20;
-  return bench.small() ? 2 : static_cast<int32_t>(kBeyondCaches / bytes) + 1;
+  return bench.small() ? 2 : std::max(3, static_cast<int32_t>(kBeyondCaches / bytes) + 1);
 }
 
 // A layer at full length as a prompt leaves it: keys, values, positions of `n` tokens. Of f16 where the
