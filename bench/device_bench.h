@@ -86,11 +86,12 @@ class DeviceBench {
       block_.resize(kBlock);
       for (float& f : block_) f = uniform(random);
     }
+    const size_t all = static_cast<size_t>(n);
     std::vector<float> x;
-    x.reserve(static_cast<size_t>(n));
-    while (x.size() < x.capacity()) {
+    x.reserve(all);
+    while (x.size() < all) {
       const auto from = block_.begin() + static_cast<int64_t>(block_at_);
-      const size_t some = std::min(x.capacity() - x.size(), kBlock - block_at_);
+      const size_t some = std::min(all - x.size(), kBlock - block_at_);
       x.insert(x.end(), from, from + static_cast<int64_t>(some));
       block_at_ = (block_at_ + some) % kBlock;
     }
@@ -152,8 +153,8 @@ class DeviceBench {
     Print(name, best / calls.operations, computes() ? 0 : host / calls.operations, flops, bytes);
   }
 
-  // Once more, behind everything else, what shares are of: clocks may have come up since. Rows say the larger
-  // one from here on. Bytes: as a copy of 1 GiB.
+  // Once more what shares are of, behind what is judged by them: clocks may have come up since. Rows say the
+  // larger one from here on. Bytes: as a copy of 1 GiB.
   void MeasureReadingAgain() {
     const std::string name = "reading, measured again";
     if (!Wants(name)) return;
