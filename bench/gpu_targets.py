@@ -7,7 +7,7 @@ from typing import Callable, Union
 
 H200 = "H200"
 BUDGET = "snapkv:budget=1024"
-LONG = 131072  # a prompt
+SHORT, LONG = 4096, 131072  # prompts: from here on a budget's cache is full and steps are alike
 SHAPES = {(32, 4096): "8B", (16, 2048): "1B"}  # layers, hidden
 
 
@@ -117,7 +117,7 @@ def decode(shape, weights, rate, fraction):
     """Steps at a budget of 1024: tokens per second, and of the copy bandwidth."""
 
     def find(cells):
-        found = chosen(cells, shape, weights, BUDGET)
+        found = chosen(cells, shape, weights, BUDGET, SHORT)
         if not found:
             return Found(f"needs {shape} {weights} at {BUDGET}", None)
         got = found[0]["result"]
@@ -128,17 +128,18 @@ def decode(shape, weights, rate, fraction):
 
 
 def drift(cells):
-    """Steps at a fixed budget behind a prompt of 4k and one of 128k."""
+    """Steps at a fixed budget behind a prompt of 4k and one of 128k, of the same weights."""
     for shape in ("8B", "1B"):
-        found = {cell["prompt"]: cell["result"]["step_seconds_median"] for cell in chosen(cells, shape, None, BUDGET)}
-        if 4096 in found and LONG in found:
-            more = found[LONG] / found[4096] - 1
+        found = {cell["prompt"]: cell["result"]["step_seconds_median"]
+                 for cell in chosen(cells, shape, "bf16", BUDGET)}
+        if SHORT in found and LONG in found:
+            more = found[LONG] / found[SHORT] - 1
             return Found(f"{100 * more:+.1f} %", more <= 0.02)
-    return Found(f"needs prompts of 4096 and {LONG} at a budget", None)
+    return Found(f"needs bf16 with prompts of {SHORT} and {LONG} at {BUDGET}", None)
 
 
 def jitter(cells):
-    found = chosen(cells, "8B", None, BUDGET)
+    found = chosen(cells, "8B", None, BUDGET, SHORT)
     if not found:
         return Found(f"needs 8B at {BUDGET}", None)
     worst = max(cell["result"]["step_seconds_p99"] / cell["result"]["step_seconds_median"] for cell in found)

@@ -1,0 +1,286 @@
+"""The targets of the CUDA backend (bench/gpu_targets.py) by known answers."""
+
+import os
+import re
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import gpu  # noqa: E402
+import gpu_cells  # noqa: E402
+import gpu_ladder  # noqa: E402
+import gpu_targets  # noqa: E402
+
+COMPRESS = gpu_targets.COMPRESS
+
+
+def cell(shape="8B", weights="bf16", policy=gpu_targets.BUDGET, prompt=4096, **result):
+    good = {"decode_tokens_per_second": 260.0, "bandwidth_fraction": 0.9, "step_seconds_median": 0.004,
+            "step_seconds_p99": 0.0041, "prefill_seconds": 0.2, "compress_seconds": 0.001, "first_token_seconds": 0.3}
+    about = {"model": "m", "shape": shape, "weights": weights, "policy": policy, "prompt": prompt, "prompt_flops": 1e14}
+    return about | {"result": good | result}
+
+
+def verdicts(*cells, operations=(), peers=(), ladder=None, device="NVIDIA H200, 132 multiprocessors"):
+    rows = gpu_targets.judge({"device": {"description": device}, "cells": list(cells), "operations": list(operations),
+                              "peers": list(peers), "ladder": ladder})
+    return {row["id"]: row["verdict"] for row in rows}, {row["id"]: row["value"] for row in rows}
+
+
+class Targets(unittest.TestCase):
+    def test_every_target_is_there_once_and_nothing_measured_is_no_success(self):
+        found, values = verdicts()
+        numbers = {int(re.match(r"T(\d+)", name).group(1)) for name in found}
+        self.assertEqual(sorted(numbers), list(range(1, 20)))
+        self.assertEqual(len(found), len(gpu_targets.TARGETS))
+        self.assertEqual(set(found.values()), {"not measured"})
+        self.assertTrue(all(value.startswith("needs ") for value in values.values()))
+
+    def test_steps(self):
+        for result, verdict in (({}, "met"), ({"bandwidth_fraction": 0.87}, "missed"),
+                                ({"decode_tokens_per_second": 249.0}, "missed")):
+            self.assertEqual(verdicts(cell(**result))[0]["T9a"], verdict)
+        self.assertEqual(verdicts(cell())[1]["T9a"], "260 tokens/s, 90 %")
+        self.assertEqual(verdicts(cell(weights="int8"))[0]["T9a"], "not measured")
+        self.assertEqual(verdicts(cell(weights="int8", decode_tokens_per_second=430.0))[0]["T9b8"], "met")
+        self.assertEqual(verdicts(cell(policy="full"))[0]["T9a"], "not measured")
+
+    def test_short_prompts_decide_no_step(self):
+        """Their cache is not at its budget, and the first steps of a process may wait for more than later ones."""
+        short = cell(prompt=512, decode_tokens_per_second=1.0, step_seconds_p99=1.0)
+        self.assertEqual(verdicts(short, cell())[1]["T9a"], "260 tokens/s, 90 %")
+        self.assertEqual(verdicts(short)[0]["T9a"], "not measured")
+        self.assertEqual(verdicts(short, cell())[0]["T12"], "met")
+
+    def test_drift_jitter_prompts_and_compression(self):
+        near, far = cell(prompt=4096), cell(prompt=131072, step_seconds_median=0.00407)
+        self.assertEqual(verdicts(near, far)[0]["T10"], "met")
+        far["result"]["step_seconds_median"] = 0.0041
+        self.assertEqual((verdicts(near, far)[0]["T10"], verdicts(near, far)[1]["T10"]), ("missed", "+2.5 %"))
+        self.assertEqual(verdicts(near)[0]["T10"], "not measured")
+        other = cell(weights="int4", step_seconds_median=0.0014)
+        for cells in ((near, far, other), (other, near, far)):  # as steps of one kind of weights
+            self.assertEqual(verdicts(*cells)[1]["T10"], "+2.5 %")
+        self.assertEqual(verdicts(other, far)[0]["T10"], "not measured")
+        self.assertEqual(verdicts(near)[0]["T12"], "met")
+        self.assertEqual(verdicts(cell(step_seconds_p99=0.005))[0]["T12"], "missed")
+        both, layer = (cell(prompt=8192), cell("1B", prompt=8192, first_token_seconds=0.1)), [operation(COMPRESS, 5e-5)]
+        self.assertEqual(verdicts(*both, operations=layer)[0]["T15a"], "met")
+        self.assertEqual(verdicts(*both, operations=layer)[1]["T15a"], "8B 0.53 %, 1B 0.80 %")
+        slow = [operation(COMPRESS, 1e-4)]
+        self.assertEqual(verdicts(*both, operations=slow)[0]["T15a"], "missed")
+        self.assertEqual(verdicts(both[0], operations=layer)[0]["T15a"], "not measured")
+        self.assertEqual(verdicts(*both)[1]["T15a"], f"needs the operation '{COMPRESS}'")
+
+    def test_targets_are_of_one_device(self):
+        self.assertEqual(verdicts(cell(), device="NVIDIA A100")[0]["T9a"], "no target on this device")
+
+    def test_a_cell_that_failed_is_none(self):
+        self.assertEqual(verdicts(cell() | {"result": {"error": "no memory"}})[0]["T9a"], "not measured")
+
+
+class Products(unittest.TestCase):
+    """The peak of a run, and prompts beside it."""
+
+    OURS = {"operation": "product 8192 x 8192 bf16, rows 8192", "seconds": 2e-3, "flops": 1.4e12, "bytes": 1}
+    THEIRS = [{"peer": "product 8192 bf16", "seconds": 2e-3, "flops": 1.5e12, "library": "PyTorch 2"},
+              {"peer": "product 8192 f16", "error": "no memory", "library": "PyTorch 2"},
+              {"peer": "attend prompt 16384", "seconds": 1e-9, "flops": 0, "library": "PyTorch 2"}]
+
+    def test_the_peak_is_the_larger_one(self):
+        self.assertEqual(gpu_targets.peak({"operations": [self.OURS], "peers": self.THEIRS}),
+                         {"flops_per_second": 7.5e14, "of": "PyTorch 2, product 8192 bf16"})
+        other = {"operation": "layer bf16, rows 512", "seconds": 1e-9, "flops": 1e12}
+        self.assertEqual(gpu_targets.peak({"operations": [other, self.OURS]}),
+                         {"flops_per_second": 7e14, "of": "product 8192 x 8192 bf16, rows 8192"})
+        self.assertIsNone(gpu_targets.peak({"operations": [other], "peers": self.THEIRS[1:]}))
+
+    def expect(self, verdict, value, seconds, *operations):
+        full = cell(policy="full", prompt=8192, prefill_seconds=seconds)  # of 1e14 operations
+        found, values = verdicts(full, operations=operations)
+        self.assertEqual((found["T13"], values["T13"]), (verdict, value))
+
+    def test_a_prompt_is_held_to_its_time_and_to_the_peak(self):
+        self.expect("met", "0.200 s, 71 %", 0.2, self.OURS)
+        self.expect("missed", "0.280 s, 51 %", 0.28, self.OURS)
+        self.expect("missed", "0.240 s, 60 %", 0.24, self.OURS)
+        self.expect("not measured", "0.200 s, needs the rate of products", 0.2)
+        self.expect("missed", "0.280 s, needs the rate of products", 0.28)
+
+    def test_rows_of_prompts_say_their_share(self):
+        full = cell(policy="full", prompt=8192, prefill_tokens_per_second=4e4)
+        self.assertEqual(gpu.cell_row(full, {"flops_per_second": 1e15, "of": "x"}),
+                         "| m | full | 8192 | 40000 | 50.0 % | 0.33 % | 260.0 | 90.0 % |")
+        self.assertIn("| 40000 |  | 0.33 %", gpu.cell_row(full, None))
+        self.assertIn("| 40000 |  | 0.33 %", gpu.cell_row(full | {"prompt_flops": None}, {"flops_per_second": 1e15}))
+        self.assertEqual(gpu.cell_row(full | {"result": {"error": "no memory"}}, None),
+                         "| m | full | 8192 | no memory | | | | |")
+
+    def test_operations_of_a_prompt_are_those_of_the_specification(self):
+        """8B at 8k: 114e12 of products and 17.6e12 of attention. Nobody has counted experts and windows."""
+        config = {"n_heads": 32, "n_kv_heads": 8, "head_dim": 128, "hidden_size": 4096, "ffn_size": 14336,
+                  "n_layers": 32}
+        self.assertAlmostEqual(gpu_cells.flops_of_prompt(config, 8192) / 1e12, 114.3 + 17.6, delta=0.1)
+        for more, counted in (({}, True), ({"n_experts": 8}, False), ({"sliding_window": 4096}, False)):
+            model = gpu_cells.Model("m", 1, about={"config": config | more, "tensors": []})
+            flops = gpu_cells.cell_of(gpu_cells.Unit(model, "full", [], 1), 8192, {})["prompt_flops"]
+            self.assertEqual(flops is not None, counted)
+
+
+class Appending(unittest.TestCase):
+    def expect(self, verdict, value, plain, slides, *peers):
+        rows = [operation(f"attend 1 of 8 entries bf16, uniform{kind}, 32 layers", 32e-6 * took)
+                for kind, took in (("", plain), (", sliding", slides)) if took]
+        found, values = verdicts(operations=rows, peers=peers)
+        self.assertEqual((found["T8"], values["T8"]), (verdict, value))
+
+    def test_bounds(self):
+        copies = {"peer": "append research 4096", "seconds": 11e-6}
+        fails = copies | {"error": "no memory"}
+        lacks = "needs its comparator 'append research 4096'"
+        self.expect("met", "0.1 to 0.5 us, 23.9 to 110.0 times", 0.36, 0.46, copies)
+        self.expect("undecided", "0.4 to 4.4 us, 2.5 to 27.5 times", 4.0, 4.4, copies)
+        self.expect("undecided", "0.0 to 4.4 us, 2.5 times or more", 4.5, 4.4, copies)
+        self.expect("missed", "2.0 to 6.0 us, 1.8 to 5.5 times", 4.0, 6.0, copies)
+        self.expect("missed", "0.4 to 4.4 us, 0.5 to 5.0 times", 4.0, 4.4, copies | {"seconds": 2e-6})
+        self.expect("missed", f"2.0 to 6.0 us, {lacks}", 4.0, 6.0)
+        self.expect("not measured", f"0.4 to 4.4 us, {lacks}, which says: no memory", 4.0, 4.4, fails)
+        self.expect("not measured", "needs the operation 'attend 1 of 8 entries bf16, uniform'", 0, 6.0, copies)
+        self.expect("not measured", "needs the operation 'attend 1 of 8 entries bf16, uniform, sliding'", 4.0, 0)
+
+
+class LongestPrompts(unittest.TestCase):
+    LADDER = {"model": "1b-bf16.kvc", "shape": "1B", "predicted": 5.33, "limit": 3240957079, "error": None, "rows": [
+        {"policy": "full", "planned": 16384, "tokens": 16384, "refused": 17203, "seconds": 0.1},
+        {"policy": gpu_targets.BUDGET, "planned": 93340, "tokens": 93340, "refused": 98007, "seconds": 2}]}
+
+    def expect(self, verdict, value, **changes):
+        found, values = verdicts(ladder=self.LADDER | changes)
+        self.assertEqual((found["T19"], values["T19"]), (verdict, value))
+
+    def test_the_ratio_is_held_to_the_predicted_one(self):
+        self.expect("met", "5.43 to 5.98 times, predicted 5.33")
+        for tokens, refused, verdict, value in ((81920, 86016, "undecided", "4.76 to 5.25"),
+                                                (75000, 78750, "missed", "4.36 to 4.81")):
+            short = self.LADDER["rows"][1] | {"tokens": tokens, "refused": refused}
+            self.expect(verdict, f"{value} times, predicted 5.33", rows=[self.LADDER["rows"][0], short])
+
+    def test_what_was_not_reached_is_no_success(self):
+        lacks = "needs the longest prompts of 1B"
+        self.expect("not measured", lacks, shape="8B")
+        self.expect("not measured", f"{lacks}, which says: out of time", error="out of time")
+        self.expect("not measured", lacks, rows=self.LADDER["rows"][:1])
+
+    def test_rows(self):
+        lines = gpu_ladder.table_rows(self.LADDER)
+        self.assertEqual(lines[1], "| longest prompt in 3.241 GB | planned | ran | seconds | refused |")
+        self.assertEqual(lines[3], "| 1b-bf16.kvc, full | 16384 | 16384 | 0.100 | 17203 |")
+        self.assertEqual(gpu_ladder.table_rows(None), [])
+        self.assertEqual(gpu_ladder.table_rows(self.LADDER | {"rows": [], "error": "out of time"}),
+                         ["", "Longest prompts were not measured: out of time"])
+
+    def test_shapes_are_predicted_as_the_specification_does(self):
+        for heads, size, hidden, layers, ratio in ((8, 128, 4096, 32, 10.7), (8, 64, 2048, 16, 5.3)):
+            config = {"n_kv_heads": heads, "head_dim": size, "hidden_size": hidden, "n_layers": layers}
+            self.assertAlmostEqual(gpu_ladder.predicted(config), ratio, delta=0.05)
+
+
+def operation(name, seconds, share=0.5):
+    """One that moves `share` of what is copied meanwhile."""
+    return {"operation": name, "seconds": seconds, "flops": 0, "bytes": share * 4e12 * seconds,
+            "read_bytes_per_second": 4e12}
+
+
+class OperationTargets(unittest.TestCase):
+    def expect(self, target, operations, verdict, value):
+        found, values = verdicts(operations=operations)
+        self.assertEqual((found[target], values[target]), (verdict, value))
+
+    def test_shares_of_the_copies(self):
+        for share, verdict in ((0.91, "met"), (0.89, "missed")):
+            ragged = operation("attend 16 of 4096 entries bf16, ragged", 1e-4, share)
+            self.expect("T1", [ragged], verdict, f"{100 * share:.0f} %")
+        self.expect("T2", [operation("attend 2 of 4096 entries bf16, ragged", 1e-5, 0.8)], "met", "80 %")
+        self.expect("T2", [ragged], "not measured", "needs the operation 'attend 2 of 4096 entries bf16, ragged'")
+
+    def test_ragged_beside_uniform_is_by_byte(self):
+        uniform = operation("attend 16 of 4096 entries bf16, uniform", 1e-4, 0.90)
+        self.expect("T3", [uniform, operation("attend 16 of 4096 entries bf16, ragged", 2e-4, 0.90)], "met", "1.000")
+        self.expect("T3", [uniform, operation("attend 16 of 4096 entries bf16, ragged", 1e-4, 0.85)], "missed", "1.059")
+
+    def test_times_of_a_layer_and_of_a_call(self):
+        self.expect("T4", [operation("attend 1 of 1024 entries bf16, uniform, 60 layers", 330e-6)], "met", "5.5 us")
+        self.expect("T4", [operation("attend 1 of 1024 entries bf16, uniform, 60 layers", 390e-6)], "missed", "6.5 us")
+        self.expect("T17", [operation("select 1024 of 131072 entries", 25.2e-6)], "missed", "25.2 us")
+
+    def test_what_dropping_takes(self):
+        plain = operation("attend 1 of 1024 entries bf16, uniform, 60 layers", 300e-6)
+        drops = operation("attend 1 of 1024 entries bf16, uniform, dropping, 60 layers", 321e-6)
+        self.expect("T7", [plain, drops], "met", "7.0 %")
+        self.expect("T4", [plain, drops], "met", "5.0 us")
+        self.expect("T4", [drops], "not measured", "needs the operation 'attend 1 of 1024 entries bf16, uniform'")
+        drops["seconds"] = 330e-6
+        self.expect("T7", [plain, drops], "missed", "10.0 %")
+
+    def test_times_beside_each_other(self):
+        pages = [operation(f"attend 16 of 4096 entries {kind}, uniform", seconds)
+                 for kind, seconds in (("bf16", 9e-5), ("int8", 5e-5), ("int4", 3e-5))]
+        self.expect("T6", pages, "met", "1.80 and 3.00 times")
+        self.expect("T6", pages[:2], "not measured", "needs the operation 'attend 16 of 4096 entries int4, uniform'")
+        pages[2]["seconds"] = 3.5e-5
+        self.expect("T6", pages, "missed", "1.80 and 2.57 times")
+        sums = [operation("attend prompt 512 rows of 4096", 1e-3), operation("fold columns 512 rows of 4096", 6e-4)]
+        self.expect("T15b", sums, "met", "60 %")
+
+
+class PeerTargets(unittest.TestCase):
+    ATTEND = ("attend 1 of 8192 entries bf16, ragged, 9 layers", "attend ragged 1 of 8192")
+    PROMPT = ("attend prompt 16384 rows of 16384", "attend prompt 16384")
+    COMPRESS = (COMPRESS, "compress research 8192")
+
+    def expect(self, target, verdict, value, cells=(), **measured):
+        found, values = verdicts(*cells, **measured)
+        self.assertEqual((found[target], values[target]), (verdict, value))
+
+    def test_operations_beside_theirs(self):
+        for target, (ours, theirs), seconds, other, verdict, value in (
+                ("T5", self.ATTEND, 9e-5, 6e-5, "met", "6.00 times"),  # 10 us a layer
+                ("T5", self.ATTEND, 9e-5, 4.9e-5, "missed", "4.90 times"),
+                ("T14", self.PROMPT, 1e-2, 0.96e-2, "met", "0.96 times"),
+                ("T14", self.PROMPT, 1e-2, 0.94e-2, "missed", "0.94 times"),
+                ("T16", self.COMPRESS, 5e-5, 1e-3, "met", "20.00 times"),
+                ("T16", self.COMPRESS, 5e-5, 4.9e-4, "missed", "9.80 times")):
+            self.expect(target, verdict, value, operations=[operation(ours, seconds)],
+                        peers=[{"peer": theirs, "seconds": other}])
+
+    def test_steps_beside_theirs(self):
+        theirs = [{"peer": "step research 8B", "seconds": 0.025}]
+        slow = cell(prompt=8192, step_seconds_median=0.005)
+        self.expect("T11", "met", "6.25 times", [cell()], peers=theirs)
+        self.expect("T11", "met", "5.00 times", [cell(), slow], peers=theirs)
+        self.expect("T11", "missed", "4.90 times", [cell(step_seconds_median=0.0051)], peers=theirs)
+        self.expect("T11", "not measured", f"needs 8B bf16 at {gpu_targets.BUDGET}", [cell("1B"), cell(weights="int8")],
+                    peers=theirs)
+
+    def test_what_was_missing_is_said(self):
+        ours, theirs = [operation(self.ATTEND[0], 9e-5)], {"peer": self.ATTEND[1], "seconds": 6e-5}
+        self.expect("T5", "not measured", "needs its comparator 'attend ragged 1 of 8192'", operations=ours)
+        self.expect("T5", "not measured", "needs the operation 'attend 1 of 8192 entries bf16, ragged'", peers=[theirs])
+        failed = {"peer": self.ATTEND[1], "error": "no memory"}
+        self.expect("T5", "not measured", "needs its comparator 'attend ragged 1 of 8192', which says: no memory",
+                    operations=ours, peers=[failed])
+        padded = {"peer": "attend ragged 1 of 8192, padded", "seconds": 1}
+        self.expect("T5", "not measured", "needs its comparator 'attend ragged 1 of 8192'", operations=ours,
+                    peers=[padded])
+
+    def test_memory(self):
+        lacks = "needs the memory of a CUDA device, 8B bf16 with a prompt of 131072"
+        self.expect("T18", "not measured", lacks, [cell(prompt=131072)])
+        self.expect("T18", "not measured", lacks, [cell(device_bytes_peak=18e9)])
+        self.expect("T18", "met", "18.3 GB", [cell(prompt=131072, device_bytes_peak=18.3e9)])
+        self.expect("T18", "missed", "19.1 GB", [cell(prompt=131072, device_bytes_peak=19.1e9)])
+
+
+if __name__ == "__main__":
+    unittest.main()
