@@ -146,10 +146,16 @@ gpu_tune() {
   python3 bench/gpu_tune.py --kvc build-gpu/bin/kvc ${options[@]+"${options[@]}"}
 }
 
-# gpu [--from ARCHIVE] [--minutes M] [MODEL.kvc]...: takes no network, what it needs is there or named. Tests have two
-# fifths of the time at most: what they leave undone is said. One that fails is no reason to measure nothing.
+# seconds_of_tests SECONDS: what tests may take of them. What they leave undone is said.
+seconds_of_tests() {
+  local short=$(($1 < 300 ? $1 : 300))
+  say $((short / 5 + 2 * ($1 - short) / 5))
+}
+
+# gpu [--from ARCHIVE] [--minutes M] [--out FOLDER] [MODEL.kvc]...: takes no network, what it needs is there or named.
+# A test that fails is no reason to measure nothing.
 gpu() {
-  local archive='' seconds='' models=() options=() status=0 began=$SECONDS left=()
+  local archive='' seconds='' models=() options=() status=0 began=$SECONDS left=() copies=()
   case ${1:-} in
     tune) gpu_tune "${@:2}"; return ;;
     pack) gpu_pack "${@:2}"; return ;;
@@ -161,7 +167,8 @@ gpu() {
         [[ ${2:-} =~ ^[1-9][0-9]{0,4}$ ]] || fail "--minutes M: a whole number"
         seconds=$((60 * $2)); shift 2 ;;
       --shapes | --scratch) [[ -n ${2:-} ]] || fail "$1 needs a value"; options+=("$1" "$2"); shift 2 ;;
-      -*) fail "no option '$1': --from ARCHIVE, --minutes M, --shapes SHAPE:TYPE,..., --scratch FOLDER" ;;
+      --out) [[ -n ${2:-} ]] || fail "--out FOLDER"; copies=(--copies "$2"); shift 2 ;;
+      -*) fail "no option '$1': --from ARCHIVE, --minutes M, --out FOLDER, --shapes SHAPE:TYPE,..., --scratch FOLDER" ;;
       *) [[ -f $1 ]] || fail "no model file '$1': ./dev gpu MODEL.kvc..."; models+=("$1"); shift ;;
     esac
   done
@@ -169,14 +176,16 @@ gpu() {
   gpu_ready "$archive"
   [[ -n $archive ]] || began=$SECONDS  # a build takes as long as it takes
   say "tests on the GPU"
-  [[ -z $seconds ]] || left=(--seconds $((2 * seconds / 5)))
-  KVC_TEST_DEVICE=cuda python3 bench/gpu_tests.py run build-gpu ${left[@]+"${left[@]}"} || status=1
+  [[ -z $seconds ]] || left=(--seconds "$(seconds_of_tests "$seconds")")
+  KVC_TEST_DEVICE=cuda python3 bench/gpu_tests.py run build-gpu ${left[@]+"${left[@]}"} ${copies[@]+"${copies[@]}"} ||
+    status=1
   if [[ -n $seconds ]]; then
     seconds=$((seconds - SECONDS + began - 5))
     [[ $seconds -gt 0 ]] || seconds=0
     options+=(--minutes "$(printf '%d.%02d' $((seconds / 60)) $((seconds % 60 * 100 / 60)))")
   fi
   say "speed"
-  python3 bench/gpu.py --kvc build-gpu/bin/kvc ${options[@]+"${options[@]}"} ${models[@]+"${models[@]}"} || status=1
+  python3 bench/gpu.py --kvc build-gpu/bin/kvc ${options[@]+"${options[@]}"} ${copies[@]+"${copies[@]}"} \
+    ${models[@]+"${models[@]}"} || status=1
   return "$status"
 }

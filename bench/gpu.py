@@ -18,49 +18,17 @@ import time
 
 import gpu_cells
 import gpu_ladder
+import gpu_run
 import gpu_smi
 import gpu_targets
 
-LEAST_FOR_OPERATIONS, LEAST_FOR_PEERS = 10, 60  # seconds
+LEAST_FOR_OPERATIONS, LEAST_FOR_PEERS = 10, 25  # seconds; of peers every row counts
 CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit", "temperature.gpu",
           "driver_version")
 
 
-def lines_of(command, seconds, log=None):
-    """(the JSON documents that it wrote, a line each, None), or what there was until it failed and what it said. The
-    lines of stderr are added to log."""
-    said = ""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
-        out, said, error = done.stdout, done.stderr, None
-        if done.returncode != 0:
-            error = (said.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    except OSError as failure:
-        out, error = "", str(failure)
-    except subprocess.TimeoutExpired as late:
-        out, said = ((text or b"").decode(errors="replace") for text in (late.stdout, late.stderr))
-        out = out.rpartition("\n")[0]
-        error = f"stopped after {seconds:.0f} s: out of time"
-    if log is not None:
-        log += said.splitlines()
-    return [json.loads(line) for line in out.splitlines() if line.startswith("{")], error
-
-
-def run(command, seconds=None, env=None):
-    """(output, None), or (None, what it said last)."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds, env=env)
-    except OSError as error:
-        return None, str(error)
-    except subprocess.TimeoutExpired:
-        return None, f"stopped after {seconds:.0f} s: out of time"
-    if done.returncode != 0:
-        return None, ((done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return done.stdout, None
-
-
 def need(command):
-    out, error = run(command)
+    out, error = gpu_run.run(command)
     if error is not None:
         sys.exit(f"{os.path.basename(command[0])} {' '.join(command[1:3])}: {error}")
     return out
@@ -74,10 +42,10 @@ def commit(kvc):
         with open(packed, encoding="ascii") as file:
             return file.read().strip()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    out, error = run(["git", "-C", root, "rev-parse", "HEAD"])
+    out, error = gpu_run.run(["git", "-C", root, "rev-parse", "HEAD"])
     if error is not None:
         return "unknown"
-    changed, _ = run(["git", "-C", root, "status", "--porcelain", "--untracked-files=no"])
+    changed, _ = gpu_run.run(["git", "-C", root, "status", "--porcelain", "--untracked-files=no"])
     return out.strip() + ("+" if changed else "")
 
 
@@ -98,33 +66,41 @@ def memory(device, which):
     return None if mebibytes is None else int(mebibytes) << 20
 
 
-def memory_peak(command, device, interval=1.0):
-    """What the device holds more while a command runs, at most; None where that cannot be said."""
+def memory_peak(command, device, seconds, interval=1.0):
+    """What the device holds more while a command runs, at most; None where that cannot be said: it did not end within
+    these seconds, for one."""
     before = memory(device, "used")
     if before is None:
         return None
-    most = before
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-        while running.poll() is None:
+    most, end = before, time.monotonic() + seconds
+    # pylint: disable=consider-using-with
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while running.poll() is None and time.monotonic() < end:
             most = max(most, memory(device, "used") or 0)
             time.sleep(interval)
-    return most - before if running.returncode == 0 else None
+    finally:
+        code = running.poll()
+        if code is None:
+            gpu_run.end(running)
+    return most - before if code == 0 else None
 
 
-def with_memory(args, unit, cell, clock):
-    """A cell that T18 speaks of, with the memory that its prompt takes, where there is time to ask. In a run of its
-    own: asking for it takes time from steps."""
+def add_memory(args, unit, cell, clock):
+    """To a cell that T18 speaks of, the memory that its prompt takes, where there is time to ask; whether it is there
+    now. In a run of its own, where no other process of ours is on the device: asking takes time from steps."""
     wanted = ("8B", "bf16", gpu_targets.BUDGET, gpu_targets.LONG)
     if (cell["shape"], cell["weights"], cell["policy"], cell["prompt"]) != wanted or "error" in cell["result"]:
-        return cell
-    if not gpu_smi.is_cuda(args.device):
-        return cell
-    if clock.left() < clock.estimate(unit, cell["prompt"], 1, True):
-        return cell
+        return False
+    expected = clock.estimate(unit, cell["prompt"], 1, True)
+    if not gpu_smi.is_cuda(args.device) or clock.left() < expected:
+        return False
     peak = memory_peak([args.kvc, "bench", unit.model.path, "--device", args.device, "--trusted", "--policy",
                         cell["policy"], "--prompt", str(cell["prompt"]), "--gen", "1", "--repeat", "1", "--json"],
-                       args.device)
-    return cell if peak is None else cell | {"result": cell["result"] | {"device_bytes_peak": peak}}
+                       args.device, clock.most(expected))
+    if peak is not None:
+        cell["result"]["device_bytes_peak"] = peak
+    return peak is not None
 
 
 def device_bytes(device):
@@ -139,7 +115,7 @@ def operations(args, clock):
     if clock.left() < LEAST_FOR_OPERATIONS:
         return [], "out of time", ""
     log = []
-    rows, error = lines_of([program, "--device", args.device, "--json", *(["--small"] if args.small else [])],
+    rows, error = gpu_run.lines_of([program, "--device", args.device, "--json", *(["--small"] if args.small else [])],
                            None if clock.end is None else clock.left(), log)
     return rows, error, "; ".join(line for line in log if "cuBLASLt" in line)
 
@@ -151,7 +127,7 @@ def peers(args, clock):
     if clock.left() < LEAST_FOR_PEERS:
         return [], "out of time"
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_peers.py")
-    return lines_of([args.python, program, "--device", args.device if gpu_smi.is_cuda(args.device) else "cpu", "--json",
+    return gpu_run.lines_of([args.python, program, "--device", args.device if gpu_smi.is_cuda(args.device) else "cpu", "--json",
                      *(["--small"] if args.small else []), *(["--all"] if args.all else [])],
                     None if clock.end is None else clock.left())
 
@@ -208,6 +184,8 @@ def table(report):
         lines.append("With " + ", ".join(f"{name}={value}" for name, value in sorted(report["switches"].items())) + ".")
     if report.get("left_out"):
         lines += ["", "Left out: " + "; ".join(report["left_out"]) + "."]
+    if report.get("left_behind"):
+        lines += ["", "Killed, and still there: " + ", ".join(report["left_behind"]) + "."]
     lines += ["", "| model | policy | prompt | prompt tokens/s | of the products | compression | steps tokens/s | "
               "of the copies |", "|---|---|---|---|---|---|---|---|"]
     lines += [cell_row(cell, peak) for cell in report["cells"]]
@@ -218,13 +196,11 @@ def table(report):
     return "\n".join(lines) + "\n"
 
 
-def write(report, path):
-    report["peak"] = gpu_targets.peak(report)
+def write(report, path, copies=None):
+    report["peak"], report["left_behind"] = gpu_targets.peak(report), list(gpu_run.left_behind)
     report["targets"] = gpu_targets.judge({"operations": []} | report)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(report, file, indent=1)
-    with open(os.path.splitext(path)[0] + ".md", "w", encoding="utf-8") as file:
-        file.write(table(report))
+    gpu_run.write_whole(path, json.dumps(report, indent=1), copies)
+    gpu_run.write_whole(os.path.splitext(path)[0] + ".md", table(report), copies)
 
 
 def options(argv):
@@ -245,6 +221,7 @@ def options(argv):
     parser.add_argument("--python", default="python3", help="the Python that has PyTorch [python3]")
     parser.add_argument("--all", action="store_true", help="a compiled model in PyTorch too, which may take a minute")
     parser.add_argument("--out", default="build-gpu/gpu.json")
+    parser.add_argument("--copies", metavar="FOLDER", help="for a copy of what is written, whenever it is")
     args = parser.parse_args(argv)
     if not args.models and not args.shapes:
         args.shapes = gpu_cells.SHAPES.split(",")
@@ -266,14 +243,18 @@ def models_of(args, clock):
     return [there(path) for path in args.models] + made.all, made
 
 
-def measure_unit(args, unit, clock, error, keep):
-    """Every cell of a unit goes to keep; the number of failures. error: why there is no model."""
-    failed = 0
+def measure_unit(args, unit, clock, error, keep, save):
+    """Every cell of a unit goes to keep; what more there is to say of one is saved when all are there and their process
+    has ended. The number of failures. error: why there is no model."""
+    failed, cells = 0, []
     for cell in gpu_cells.measure(args, unit, clock) if error is None else gpu_cells.failed_cells(unit, error):
         said = cell["result"].get("error")
         failed += said is not None and not any(words in said for words in gpu_cells.EXPECTED)
-        keep(with_memory(args, unit, cell, clock))
+        keep(cell)
+        cells.append(cell)
         print(f"{cell['model']}  {unit.policy}  prompt {cell['prompt']}: {said or 'measured'}", flush=True)
+    if any([add_memory(args, unit, cell, clock) for cell in cells]):
+        save()
     return failed
 
 
@@ -305,7 +286,7 @@ def measure_all(args, report, clock, watch):
     that are short: most targets are about them."""
     def save():
         report["clocks"] |= {"after": gpu_smi.query(args.device, CLOCKS), "at_work": gpu_smi.at_work(watch.samples)}
-        write(report, args.out)
+        write(report, args.out, args.copies)
 
     def keep(cell):
         at_work = watch.take()
@@ -328,7 +309,7 @@ def measure_all(args, report, clock, watch):
                 break
             unit, later = units[i], units[i + 1:]
             error = made.need(unit.model, later) if clock.left() > 0 else gpu_cells.OUT_OF_TIME
-            failed += measure_unit(args, unit, clock, error, keep)
+            failed += measure_unit(args, unit, clock, error, keep, save)
             if unit.model.shape and all(other.model is not unit.model for other in later):
                 made.drop(unit.model)
     finally:

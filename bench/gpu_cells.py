@@ -4,13 +4,13 @@
 import dataclasses
 import json
 import os
-import select
 import shutil
 import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import gpu_run
 import gpu_targets
 
 FULL, BUDGET = "full", gpu_targets.BUDGET
@@ -29,6 +29,7 @@ OUT_OF_TIME = "not measured: out of time"
 EXPECTED = ("was trained for", "out of time", "no room")  # in errors that are no failure
 BESIDE_WEIGHTS = 2 << 30  # of the device's memory: a cache and scratch
 LEAST_OF_A_CELL = 30  # seconds
+LATE = 1.3  # of what was expected: then it is stopped, where it has more than its share of the time
 GUESSED_FLOPS, GUESSED_BYTES, GUESSED_LOAD = 1e14, 1e12, 2e9  # per second, before anything was measured
 
 
@@ -78,9 +79,10 @@ class Clock:
     def left(self):
         return float("inf") if self.end is None else self.end - time.monotonic()
 
-    def most(self):
-        """What a cell may take, whatever was expected: those behind it are to have a turn too."""
-        return max(self.left() / 2, min(self.left(), LEAST_OF_A_CELL))
+    def most(self, expected):
+        """What a cell may take: those behind it are to have a turn too, but it is begun where there is time for what
+        is expected, and then it has that."""
+        return min(self.left(), max(self.left() / 2, LEAST_OF_A_CELL, LATE * expected))
 
     @staticmethod
     def guess(unit, prompt):
@@ -166,37 +168,6 @@ def failed_cells(unit, error, prompts=None):
     return [cell_of(unit, prompt, {"error": error}) for prompt in (unit.prompts if prompts is None else prompts)]
 
 
-class Lines:
-    """The lines of a program as they come."""
-
-    def __init__(self, command):
-        self.said = tempfile.TemporaryFile()  # pylint: disable=consider-using-with
-        # pylint: disable=consider-using-with
-        self.program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.said, stdin=subprocess.DEVNULL)
-        self.waiting = b""
-
-    def next(self, seconds):
-        """One line; None: there is no more, or not within these seconds."""
-        end = time.monotonic() + min(seconds, 1e6)
-        while b"\n" not in self.waiting:
-            ready, _, _ = select.select([self.program.stdout], [], [], max(0, end - time.monotonic()))
-            block = os.read(self.program.stdout.fileno(), 1 << 16) if ready else b""
-            if not block:
-                return None
-            self.waiting += block
-        line, self.waiting = self.waiting.split(b"\n", 1)
-        return line.decode()
-
-    def close(self):
-        """Ends the program; what it said last."""
-        self.program.terminate()
-        code = self.program.wait()
-        self.program.stdout.close()
-        with self.said:
-            self.said.seek(0)
-            return (self.said.read().decode(errors="replace").strip().splitlines() or [f"exit code {code}"])[-1]
-
-
 def measure(args, unit, clock):
     """The cells of a unit, one by one. What does not fit into the model's context is said, not measured; a prompt
     that fails does not take those behind it along."""
@@ -206,13 +177,13 @@ def measure(args, unit, clock):
         if clock.estimate(unit, todo[0], args.gen, loads=True) > clock.left():
             yield from failed_cells(unit, OUT_OF_TIME, todo)
             break
-        lines = Lines([args.kvc, "bench", unit.model.path, "--device", args.device, "--policy", unit.policy,
-                       "--prompt", ",".join(map(str, todo)), "--gen", str(args.gen), "--repeat", str(unit.repeat),
-                       "--json"])
+        lines = gpu_run.Lines([args.kvc, "bench", unit.model.path, "--device", args.device, "--trusted", "--policy",
+                               unit.policy, "--prompt", ",".join(map(str, todo)), "--gen", str(args.gen), "--repeat",
+                               str(unit.repeat), "--json"])
         begin, loading = time.monotonic(), clock.loading(unit)
         try:
             while todo and (loading or clock.estimate(unit, todo[0], args.gen, loads=False) <= clock.left()):
-                limit = clock.most()
+                limit = clock.most(clock.estimate(unit, todo[0], args.gen, loads=loading > 0))
                 line = lines.next(limit)
                 seconds = time.monotonic() - begin
                 if line is None:
@@ -224,7 +195,7 @@ def measure(args, unit, clock):
             else:
                 continue  # all are measured, or there is no time for the next: the loop in front says so
         finally:
-            said = lines.close()
+            said = gpu_run.last_word(*lines.close())
         if seconds >= limit:
             clock.gave_up(unit, seconds)
             said = f"stopped after {seconds:.0f} s: out of time"
@@ -272,18 +243,13 @@ class Models:
     def make(self, model):
         """What went wrong, or None. On a disk that takes half of the time for it there is none to make."""
         seconds = None if self.clock.end is None else max(1, self.clock.left() / 2)
-        with subprocess.Popen([self.program, model.shape, model.weights, model.path], stdout=subprocess.DEVNULL,
-                              stderr=subprocess.PIPE, text=True) as writer:
-            try:
-                _, said = writer.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                writer.kill()
-                writer.wait()
-                for name in os.listdir(self.folder):  # what it had written (lib/base/atomic_file.cc)
-                    if name.startswith(f".kvc-{writer.pid}-"):
-                        os.remove(os.path.join(self.folder, name))
-                return f"not made in {seconds:.0f} s: out of time"
-        return None if writer.returncode == 0 else (said.strip().splitlines() or ["no word of it"])[-1]
+        done = gpu_run.finished([self.program, model.shape, model.weights, model.path], seconds)
+        if done.code is None:
+            for name in os.listdir(self.folder):  # what it had written (lib/base/atomic_file.cc)
+                if name.startswith(f".kvc-{done.pid}-"):
+                    os.remove(os.path.join(self.folder, name))
+            return f"not made in {seconds:.0f} s: out of time"
+        return None if done.code == 0 else gpu_run.last_word(done.code, done.said)
 
     def make_first(self):
         """All that have room together, several at a time; what fails is tried again when its turn comes."""

@@ -4,9 +4,9 @@ prompt by the full cache."""
 
 import dataclasses
 import json
-import subprocess
 
 import gpu_cells
+import gpu_run
 
 PROMPT, SMALL_PROMPT = 16384, 256  # by the full cache; beyond 8,192 tokens activations between layers are f16, too
 SMALL_BUDGET = "snapkv:budget=64"
@@ -33,14 +33,11 @@ class Ladder:
         if self.clock.left() <= 0:
             raise Stopped("out of time")
         seconds = None if self.clock.end is None else self.clock.left()
-        try:
-            done = subprocess.run([self.kvc, args[0], self.model.path, "--device", self.device, "--trusted", "--json",
-                                   *map(str, args[1:])],
-                                  capture_output=True, text=True, check=False, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            raise Stopped(f"kvc {args[0]}, stopped after {seconds:.0f} s: out of time") from None
-        said = done.stderr.strip().splitlines()
-        return done.returncode, done.stdout.splitlines(), said[-1] if said else f"exit code {done.returncode}"
+        done = gpu_run.finished([self.kvc, args[0], self.model.path, "--device", self.device, "--trusted", "--json",
+                                 *map(str, args[1:])], seconds)
+        if done.code is None:
+            raise Stopped(f"kvc {args[0]}, stopped after {seconds:.0f} s: out of time")
+        return done.code, done.out.splitlines(), gpu_run.last_word(done.code, done.said)
 
     def need(self, policy, tokens):
         """Bytes of a session with such a prompt at its worst moment, by kvc plan."""

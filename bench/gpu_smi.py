@@ -5,6 +5,9 @@ import statistics
 import subprocess
 import threading
 
+import gpu_run
+
+LONGEST = 20  # seconds for an answer
 AT_WORK = 50  # percent of the time in which kernels run
 SAMPLED = ("clocks.sm", "clocks.mem", "power.draw")
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # as newer and older drivers call them
@@ -46,11 +49,8 @@ def query(device, fields):
     """{field: text}; empty where nvidia-smi is not there, or does not know one of them, or it is no GPU."""
     if not is_cuda(device):
         return {}
-    try:
-        done = subprocess.run(command(device, fields), capture_output=True, text=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return named(fields, done.stdout.strip()) if done.returncode == 0 else {}
+    out, error = gpu_run.run(command(device, fields), LONGEST)
+    return named(fields, out.strip()) if error is None else {}
 
 
 def number(text):
@@ -125,7 +125,6 @@ class Watch:
 
     def close(self):
         if self.program is not None:
-            self.program.terminate()
-            self.program.wait()
-            self.reader.join()
-            self.program.stdout.close()
+            if gpu_run.end(self.program):
+                self.reader.join()
+                self.program.stdout.close()

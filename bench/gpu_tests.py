@@ -2,18 +2,18 @@
 """The tests of ./dev gpu: many programs at once in the folder of their build, where there may be no CMake to run them.
 
   bench/gpu_tests.py list build-gpu --match RE --leave-out RE    writes build-gpu/tests.json from what ctest knows
-  bench/gpu_tests.py run build-gpu [--jobs N] [--seconds S]      runs those; build-gpu/tests.txt, build-gpu/logs/
+  bench/gpu_tests.py run build-gpu [--jobs N] [--seconds S]      runs those; tests.txt and logs/ there, after every test
 """
 import argparse
 import concurrent.futures
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
 
+import gpu_run
 import gpu_smi
 
 FIRST = r"device_|.*_parity"  # what tells most about the backend
@@ -78,41 +78,62 @@ def run_one(folder, test, end):
         try:
             code = program.wait(min(left, test["timeout"]))
         except subprocess.TimeoutExpired:
-            os.killpg(program.pid, signal.SIGKILL)
-            program.wait()
             took = time.monotonic() - begin
-            return ("failed: took too long" if took >= test["timeout"] else "stopped: out of time"), took
+            ended = "" if gpu_run.end(program, whole_session=True) else ", and it did not end when it was killed"
+            return ("failed: took too long" if took >= test["timeout"] else "stopped: out of time") + ended, took
     took = time.monotonic() - begin
     return ("passed" if code == 0 else f"failed: exit code {code}" if code > 0 else f"failed: signal {-code}"), took
 
 
-def run(folder, jobs, seconds):
+class Results:
+    """What has been run so far, in FOLDER/tests.txt after every test: there when the run is cut off."""
+
+    def __init__(self, folder, n_tests, jobs, copies):
+        self.folder, self.n_tests, self.jobs, self.copies = folder, n_tests, jobs, copies
+        self.begin, self.lines, self.verdicts = time.monotonic(), [], []
+        self.write()
+
+    def count(self, *words):
+        return sum(self.verdicts.count(word) for word in words)
+
+    def last(self):
+        to_come = self.n_tests - len(self.verdicts)
+        return (f"{self.count('passed')} of {self.n_tests} test programs passed, {self.count('failed')} failed, "
+                f"{self.count('stopped', 'not run')} out of time{f', {to_come} to come' if to_come else ''}; "
+                f"{time.monotonic() - self.begin:.0f} s, {self.jobs} at once")
+
+    def write(self):
+        text = "\n".join(sorted(self.lines) + [self.last()]) + "\n"
+        gpu_run.write_whole(os.path.join(self.folder, "tests.txt"), text, self.copies)
+
+    def add(self, name, verdict, took):
+        log = os.path.join(self.folder, "logs", name + ".txt")
+        self.verdicts.append(verdict.split(":")[0])
+        ran = self.verdicts[-1] != "not run" and os.path.exists(log)
+        counts = counted(log) if ran else ""
+        self.lines.append(f"{name}: {verdict}, {took:.1f} s" + (f" ({counts})" if counts else ""))
+        print(self.lines[-1], flush=True)
+        if ran and self.verdicts[-1] in ("failed", "stopped"):
+            with open(log, encoding="utf-8", errors="replace") as file:
+                print("".join("    " + line for line in file.readlines()[-SHOWN:]), flush=True)
+        if ran:
+            gpu_run.copy(log, self.copies and os.path.join(self.copies, "logs"))
+        self.write()
+
+
+def run(folder, jobs, seconds, copies=None):
     """Whether all passed."""
     with open(os.path.join(folder, "tests.json"), encoding="utf-8") as file:
         tests = json.load(file)
     os.makedirs(os.path.join(folder, "logs"), exist_ok=True)
-    begin, lines, verdicts = time.monotonic(), [], []
-    end = begin + (seconds if seconds is not None else 1e9)
+    results = Results(folder, len(tests), jobs, copies)
+    end = results.begin + (seconds if seconds is not None else 1e9)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        jobs_of = {pool.submit(run_one, folder, test, end): test["name"] for test in tests}
-        for done in concurrent.futures.as_completed(jobs_of):
-            name, (verdict, took) = jobs_of[done], done.result()
-            log = os.path.join(folder, "logs", name + ".txt")
-            verdicts.append(verdict.split(":")[0])
-            counts = counted(log) if os.path.exists(log) and verdicts[-1] != "not run" else ""
-            lines.append(f"{name}: {verdict}, {took:.1f} s" + (f" ({counts})" if counts else ""))
-            print(lines[-1], flush=True)
-            if verdicts[-1] in ("failed", "stopped") and os.path.exists(log):
-                with open(log, encoding="utf-8", errors="replace") as file:
-                    print("".join("    " + line for line in file.readlines()[-SHOWN:]), flush=True)
-    n_passed = verdicts.count("passed")
-    last = (f"{n_passed} of {len(tests)} test programs passed, {verdicts.count('failed')} failed, "
-            f"{verdicts.count('stopped') + verdicts.count('not run')} out of time; "
-            f"{time.monotonic() - begin:.0f} s, {jobs} at once")
-    with open(os.path.join(folder, "tests.txt"), "w", encoding="utf-8") as file:
-        file.write("\n".join(sorted(lines) + [last]) + "\n")
-    print(last, flush=True)
-    return n_passed == len(tests)
+        names = {pool.submit(run_one, folder, test, end): test["name"] for test in tests}
+        for done in concurrent.futures.as_completed(names):
+            results.add(names[done], *done.result())
+    print(results.last(), flush=True)
+    return results.count("passed") == len(tests)
 
 
 def main(argv=None):
@@ -124,13 +145,15 @@ def main(argv=None):
     parser.add_argument("--jobs", type=int, help="programs at once [as many as the GPU takes and there are processors, "
                         f"at most {MOST_AT_ONCE}]")
     parser.add_argument("--seconds", type=float, help="for all of them; what has not ended then is out of time")
+    parser.add_argument("--copies", metavar="FOLDER", help="for a copy of tests.txt and of the logs, whenever one is "
+                        "written")
     args = parser.parse_args(argv)
     if args.command == "list":
         tests = listed(args.folder, args.match, args.leave_out)
         with open(os.path.join(args.folder, "tests.json"), "w", encoding="utf-8") as file:
             json.dump(tests, file, indent=1)
         return 0 if tests else 1
-    return 0 if run(args.folder, args.jobs or most_at_once(), args.seconds) else 1
+    return 0 if run(args.folder, args.jobs or most_at_once(), args.seconds, args.copies) else 1
 
 
 if __name__ == "__main__":

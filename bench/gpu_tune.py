@@ -21,6 +21,7 @@ import time
 
 import gpu
 import gpu_cells
+import gpu_run
 
 BETTER = 0.98  # of the time that it takes now
 VARIABLE = "KVC_CUDA_TUNING"
@@ -100,7 +101,7 @@ class Device:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(written(self.words, tuning))
             environment[VARIABLE] = path
-        out, error = gpu.run(command, env=environment)
+        out, error = gpu_run.run(command, env=environment)
         if error is not None:
             raise Failed(error)
         return out

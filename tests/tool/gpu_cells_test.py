@@ -3,6 +3,7 @@ a tree of stand-ins. gpu_cells_test.py KVC uses the programs beside that one too
 
 import argparse
 import dataclasses
+import glob
 import json
 import os
 import shutil
@@ -132,6 +133,12 @@ class Deadline(unittest.TestCase):
     def test_without_one_everything_is_measured(self):
         self.assertEqual(self.measure([10, 20, 5]), [(10, None), (20, None), (5, None)])
 
+    def test_files_are_not_read_to_be_checked_before_each_unit(self):
+        with mock.patch.object(gpu_cells.gpu_run, "Lines", side_effect=InterruptedError) as started:
+            with self.assertRaises(InterruptedError):
+                self.measure([10])
+        self.assertIn("--trusted", started.call_args.args[0])
+
     def test_one_prompt_that_fails_takes_no_other_along(self):
         self.assertEqual(self.measure([10, 13, 20]), [(10, None), (13, "kvc: no memory"), (20, None)])
 
@@ -232,8 +239,12 @@ class Estimates(unittest.TestCase):
         self.assertLess(clock.estimate(other, 10, 10, loads=False), 1000)
 
     def test_no_cell_takes_all_the_time(self):
-        self.assertAlmostEqual(gpu_cells.Clock(4).most(), 120, delta=1)
-        self.assertAlmostEqual(gpu_cells.Clock(0.25).most(), 15, delta=1)
+        self.assertAlmostEqual(gpu_cells.Clock(4).most(10), 120, delta=1)
+        self.assertAlmostEqual(gpu_cells.Clock(0.25).most(10), 15, delta=1)
+
+    def test_what_is_begun_has_the_time_that_it_is_begun_for(self):
+        self.assertAlmostEqual(gpu_cells.Clock(4).most(150), 195, delta=1)
+        self.assertAlmostEqual(gpu_cells.Clock(4).most(239), 240, delta=1)
 
 
 class Scratch(unittest.TestCase):
@@ -323,9 +334,8 @@ class FromAnArchive(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.tree)
         shutil.copy(os.path.join(ROOT, "dev"), self.tree)
         os.mkdir(os.path.join(self.tree, "bench"))
-        for name in ("gpu.bash", "gpu.py", "gpu_blas.py", "gpu_cells.py", "gpu_ladder.py", "gpu_smi.py",
-                     "gpu_targets.py", "gpu_tests.py"):
-            shutil.copy(os.path.join(ROOT, "bench", name), os.path.join(self.tree, "bench"))
+        for path in glob.glob(os.path.join(ROOT, "bench", "gpu*")):
+            shutil.copy(path, os.path.join(self.tree, "bench"))
         self.path = os.path.join(self.tree, "path")  # in front of PATH
         os.mkdir(self.path)
 
@@ -370,10 +380,13 @@ class FromAnArchive(unittest.TestCase):
 
     def test_everything_is_run_and_nothing_is_left_behind(self):
         self.pack("good", "better")
-        done = self.dev("--from", "gpu.tar.xz", "--minutes", "5", "--scratch", self.tree)
+        done = self.dev("--from", "gpu.tar.xz", "--minutes", "5", "--scratch", self.tree, "--out", "out")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("2 of 2 test programs passed", self.read("tests.txt"))
         self.assertEqual(self.read("logs/good.txt"), "said by good\n")
+        for name in ("gpu.json", "gpu.md", "tests.txt", "logs/good.txt", "logs/better.txt"):  # as often as they change
+            with open(os.path.join(self.tree, "out", name), encoding="utf-8") as file:
+                self.assertEqual(file.read(), self.read(name))
         report = json.loads(self.read("gpu.json"))
         self.assertEqual(report["commit"], "0123")
         self.assertEqual({c["model"] for c in report["cells"]},
@@ -459,6 +472,10 @@ class FromAnArchive(unittest.TestCase):
         for release, driver in (("12.4", "525"), ("13.0", "580"), ("14.1", "that of CUDA 14")):
             self.program("nvcc", f"echo 'Cuda compilation tools, release {release}, V{release}.88'")
             self.assertEqual(self.of_gpu_bash("needed_driver").stdout, driver + "\n")
+
+    def test_tests_have_less_of_a_short_run(self):
+        for seconds, of_tests in ((0, 0), (120, 24), (300, 60), (540, 156), (900, 300)):
+            self.assertEqual(self.of_gpu_bash(f"seconds_of_tests {seconds}").stdout, f"{of_tests}\n")
 
     def of_gpu_bash(self, function):
         """What a function of it says."""

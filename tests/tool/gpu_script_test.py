@@ -18,6 +18,7 @@ import gpu_cells  # noqa: E402
 import gpu_ladder  # noqa: E402
 import gpu_peers  # noqa: E402
 import gpu_peers_model  # noqa: E402
+import gpu_run  # noqa: E402
 import gpu_targets  # noqa: E402
 import gpu_torch  # noqa: E402
 from gpu_targets_test import cell  # noqa: E402
@@ -30,7 +31,7 @@ COPIED = 2 * (128 << 20) / 1e-3  # bytes both ways in the millisecond that a cop
 
 
 class Memory(unittest.TestCase):
-    def peak(self, *says, command=(sys.executable, "-c", "import time; time.sleep(0.5)")):
+    def peak(self, *says, command=(sys.executable, "-c", "import time; time.sleep(0.5)"), seconds=60):
         """With an nvidia-smi that says one of these after the other, the last one for ever."""
         with tempfile.TemporaryDirectory() as folder:
             script = os.path.join(folder, "nvidia-smi")
@@ -41,7 +42,7 @@ class Memory(unittest.TestCase):
                 file.write("esac\n")
             os.chmod(script, 0o755)
             with unittest.mock.patch.dict(os.environ, PATH=folder + os.pathsep + os.environ["PATH"]):
-                return gpu.memory_peak(list(command), "cuda:1", interval=0.01)
+                return gpu.memory_peak(list(command), "cuda:1", seconds, interval=0.01)
 
     def test_what_is_taken_more_at_most(self):
         self.assertEqual(self.peak("100", "300", "200"), 200 << 20)
@@ -49,6 +50,7 @@ class Memory(unittest.TestCase):
     def test_what_cannot_be_said(self):
         self.assertIsNone(self.peak("[N/A]"))
         self.assertIsNone(self.peak("100", command=(sys.executable, "-c", "import sys; sys.exit(1)")))
+        self.assertIsNone(self.peak("100", command=("sleep", "1000"), seconds=0.2))
 
 
 class Operations(unittest.TestCase):
@@ -64,7 +66,7 @@ class Operations(unittest.TestCase):
 
     def test_a_program_that_does_not_end_has_what_it_wrote(self):
         def said(script, seconds=None):
-            return gpu.lines_of(["sh", "-c", script], seconds)
+            return gpu_run.lines_of(["sh", "-c", script], seconds)
 
         lines = "echo noise; echo '{\"a\": 1}'; echo '{\"a\": 2}'; "
         self.assertEqual(said(lines), ([{"a": 1}, {"a": 2}], None))
@@ -72,10 +74,10 @@ class Operations(unittest.TestCase):
         found, error = said(lines + "printf '{\"a\": 3'; exec sleep 20", 0.5)
         self.assertEqual(found, [{"a": 1}, {"a": 2}])
         self.assertRegex(error, "^stopped after .* s: out of time$")
-        self.assertEqual(gpu.lines_of(["/none"], None)[0], [])
+        self.assertEqual(gpu_run.lines_of(["/none"], None)[0], [])
         log = []
-        gpu.lines_of(["sh", "-c", "echo 1 >&2"], None, log)
-        gpu.lines_of(["sh", "-c", "echo 2 >&2; exec sleep 20"], 0.5, log)
+        gpu_run.lines_of(["sh", "-c", "echo 1 >&2"], None, log)
+        gpu_run.lines_of(["sh", "-c", "echo 2 >&2; exec sleep 20"], 0.5, log)
         self.assertEqual(log, ["1", "2"])
 
 
@@ -94,7 +96,7 @@ class PeerRows(unittest.TestCase):
         args = gpu.options(["--device", "cpu", "m.kvc"])
         self.assertEqual(gpu.peers(args, gpu_cells.Clock()), ([], "it is measured on CUDA devices"))
         args = gpu.options(["--device", "cuda", "m.kvc"])
-        self.assertEqual(gpu.peers(args, gpu_cells.Clock(minutes=0.5)), ([], "out of time"))
+        self.assertEqual(gpu.peers(args, gpu_cells.Clock(minutes=0.4)), ([], "out of time"))
 
     def test_memory_is_asked_for_where_a_target_speaks_of_it(self):
         args = gpu.options(["--device", "cuda", "m.kvc"])
@@ -103,15 +105,35 @@ class PeerRows(unittest.TestCase):
         model = gpu_cells.Model("m.kvc", 15 << 30, about={"config": config})
         unit = gpu_cells.Unit(model, gpu_targets.BUDGET, [131072], 1)
 
-        def with_memory(cell, minutes=None):
-            return gpu.with_memory(args, unit, cell, gpu_cells.Clock(minutes))
+        def added(cell, minutes=None):
+            got = gpu.add_memory(args, unit, cell, gpu_cells.Clock(minutes))
+            self.assertEqual(got, "device_bytes_peak" in cell["result"])
+            return got
 
-        with unittest.mock.patch.object(gpu, "memory_peak", lambda command, device: 7):
-            self.assertEqual(with_memory(cell(prompt=131072))["result"]["device_bytes_peak"], 7)
-            self.assertNotIn("device_bytes_peak", with_memory(cell(prompt=131072), 0.1)["result"])
+        with unittest.mock.patch.object(gpu, "memory_peak", lambda command, device, seconds: 7):
+            self.assertTrue(added(cell(prompt=131072)))
+            self.assertFalse(added(cell(prompt=131072), 0.1))
             for other in (cell(prompt=4096), cell("1B", prompt=131072), cell(policy="full", prompt=131072),
                           cell(prompt=131072) | {"result": {"error": "no memory"}}):
-                self.assertEqual(with_memory(other), other)
+                self.assertFalse(added(other))
+
+    def test_memory_is_asked_for_when_the_cells_are_saved_and_their_process_has_ended(self):
+        said, unit = [], gpu_cells.Unit(gpu_cells.Model("m.kvc", 1), gpu_targets.BUDGET, [131072], 1)
+
+        def measure(*_):
+            try:
+                yield cell(prompt=131072)
+            finally:
+                said.append("ended")
+
+        def peak(args, unit, cell, clock):
+            said.append("asked")
+            return True
+
+        with unittest.mock.patch.object(gpu_cells, "measure", measure), \
+                unittest.mock.patch.object(gpu, "add_memory", peak):
+            gpu.measure_unit(None, unit, None, None, lambda cell: said.append("kept"), lambda: said.append("saved"))
+        self.assertEqual(said, ["kept", "ended", "asked", "saved"])
 
 
 class Commands(unittest.TestCase):
