@@ -12,23 +12,26 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 
 import gpu_cells
 import gpu_ladder
+import gpu_machine
+import gpu_memory
+import gpu_operations
+import gpu_report
 import gpu_run
+import gpu_scratch
 import gpu_smi
-import gpu_targets
 
-LEAST_FOR_OPERATIONS, LEAST_FOR_PEERS = 10, 25  # seconds; of peers every row counts
+LEAST_FOR_PEERS = 25  # seconds: every row that there is counts
+LONGEST = 600  # seconds for a word about a device or a file
 CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit", "temperature.gpu",
           "driver_version")
 
 
 def need(command):
-    out, error = gpu_run.run(command)
+    out, error = gpu_run.run(command, LONGEST)
     if error is not None:
         sys.exit(f"{os.path.basename(command[0])} {' '.join(command[1:3])}: {error}")
     return out
@@ -59,148 +62,21 @@ def device_of(kvc, device):
     return found[0]
 
 
-def memory(device, which):
-    """Bytes of a GPU, "used" by all programs (in containers nvidia-smi shows no single ones) or in "total". None where
-    it does not say."""
-    mebibytes = gpu_smi.number(gpu_smi.query(device, [f"memory.{which}"]).get(f"memory.{which}", ""))
-    return None if mebibytes is None else int(mebibytes) << 20
-
-
-def memory_peak(command, device, seconds, interval=1.0):
-    """What the device holds more while a command runs, at most; None where that cannot be said: it did not end within
-    these seconds, for one."""
-    before = memory(device, "used")
-    if before is None:
-        return None
-    most, end = before, time.monotonic() + seconds
-    # pylint: disable=consider-using-with
-    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while running.poll() is None and time.monotonic() < end:
-            most = max(most, memory(device, "used") or 0)
-            time.sleep(interval)
-    finally:
-        code = running.poll()
-        if code is None:
-            gpu_run.end(running)
-    return most - before if code == 0 else None
-
-
-def add_memory(args, unit, cell, clock):
-    """To a cell that T18 speaks of, the memory that its prompt takes, where there is time to ask; whether it is there
-    now. In a run of its own, where no other process of ours is on the device: asking takes time from steps."""
-    wanted = ("8B", "bf16", gpu_targets.BUDGET, gpu_targets.LONG)
-    if (cell["shape"], cell["weights"], cell["policy"], cell["prompt"]) != wanted or "error" in cell["result"]:
-        return False
-    expected = clock.estimate(unit, cell["prompt"], 1, True)
-    if not gpu_smi.is_cuda(args.device) or clock.left() < expected:
-        return False
-    peak = memory_peak([args.kvc, "bench", unit.model.path, "--device", args.device, "--trusted", "--policy",
-                        cell["policy"], "--prompt", str(cell["prompt"]), "--gen", "1", "--repeat", "1", "--json"],
-                       args.device, clock.most(expected))
-    if peak is not None:
-        cell["result"]["device_bytes_peak"] = peak
-    return peak is not None
-
-
-def device_bytes(device):
-    """Memory of a GPU; of what is none, no limit."""
-    return memory(device, "total") or 1 << 62
-
-
-def operations(args, clock):
-    """What single operations take, by the program beside kvc: [{operation, seconds, flops, bytes,
-    read_bytes_per_second}]; or why it cannot be said; and who multiplied in them."""
-    program = os.path.join(os.path.dirname(args.kvc), "device_bench")
-    if clock.left() < LEAST_FOR_OPERATIONS:
-        return [], "out of time", ""
-    log = []
-    rows, error = gpu_run.lines_of([program, "--device", args.device, "--json", *(["--small"] if args.small else [])],
-                           None if clock.end is None else clock.left(), log)
-    return rows, error, "; ".join(line for line in log if "cuBLASLt" in line)
-
-
-def peers(args, clock):
-    """What PyTorch takes for the like, by the program beside this one: its rows; or why it cannot be said."""
+def peers(args, clock, rows, save):
+    """Adds what PyTorch takes for the like, by the program beside this one, to rows; why it says no more, or None."""
     if not gpu_smi.is_cuda(args.device) and not args.small:
-        return [], "it is measured on CUDA devices"
+        return "it is measured on CUDA devices"
     if clock.left() < LEAST_FOR_PEERS:
-        return [], "out of time"
+        return "out of time"
+
+    def keep(row):
+        rows.append(row)
+        save()
+
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_peers.py")
-    return gpu_run.lines_of([args.python, program, "--device", args.device if gpu_smi.is_cuda(args.device) else "cpu", "--json",
-                     *(["--small"] if args.small else []), *(["--all"] if args.all else [])],
-                    None if clock.end is None else clock.left())
-
-
-def peer_rows(report):
-    rows, error = report.get("peers", []), report.get("peers_error")
-    lines = ["", f"PyTorch was {'cut off' if rows else 'not measured'}: {error}"] if error else []
-    lines += ["", f"| {rows[0]['library']} | us | of | what |", "|---|---|---|---|"] if rows else []
-    for row in rows:
-        took = f"{row['seconds'] * 1e6:.1f} | {row['n']} | {row['what']}" if "seconds" in row else f"{row['error']} | |"
-        lines.append(f"| {row['peer']} | {took} |")
-    return lines
-
-
-def operation_rows(report):
-    rows, error = report.get("operations", []), report.get("operations_error")
-    lines = ["", f"Single operations were {'cut off' if rows else 'not measured'}: {error}"] if error else []
-    lines += ["", "| operation | us | TFLOP/s | GB/s | of what is read |", "|---|---|---|---|---|"] if rows else []
-    for row in rows:
-        seconds, rate = row["seconds"], row["bytes"] / row["seconds"]
-        lines.append(f"| {row['operation']} | {seconds * 1e6:.1f} | {row['flops'] / seconds / 1e12:.2f} | "
-                     f"{rate / 1e9:.1f} | {100 * rate / row['read_bytes_per_second']:.1f} % |")
-    return lines
-
-
-def cell_row(cell, peak):
-    """The line of a cell, beside what the run reached in products."""
-    head, got = f"| {cell['model']} | {cell['policy']} | {cell['prompt']} | ", cell["result"]
-    if "error" in got:
-        return head + f"{got['error']} | | | | |"
-    share = gpu_targets.share_of_peak(cell, peak)
-    return (head + f"{got['prefill_tokens_per_second']:.0f} | {'' if share is None else f'{100 * share:.1f} %'} | "
-            f"{100 * got['compress_seconds'] / got['first_token_seconds']:.2f} % | "
-            f"{got['decode_tokens_per_second']:.1f} | {100 * got['bandwidth_fraction']:.1f} % |")
-
-
-def table(report):
-    """The report for people."""
-    device = report["device"]
-    lines = [f"# {device['description']}", "", f"Commit {report['commit']}; a large copy moves "
-             f"{device['bytes_per_second'] / 1e9:.1f} GB/s, both ways counted."]
-    for when in ("before", "after"):
-        if report["clocks"].get(when):
-            numbers = ", ".join(f"{key} {value}" for key, value in report["clocks"][when].items())
-            lines.append(f"{when.capitalize()}: {numbers}.")
-    if report["clocks"].get("at_work"):
-        lines.append(f"At work: {gpu_smi.shown(report['clocks']['at_work'])}.")
-    peak = report.get("peak")
-    if peak:
-        lines.append(f"Products reach {peak['flops_per_second'] / 1e12:.3g} TFLOP/s ({peak['of']}).")
-    if report.get("products"):
-        lines.append(f"Log of the single operations: {report['products']}.")
-    if report.get("switches"):
-        lines.append("With " + ", ".join(f"{name}={value}" for name, value in sorted(report["switches"].items())) + ".")
-    if report.get("left_out"):
-        lines += ["", "Left out: " + "; ".join(report["left_out"]) + "."]
-    if report.get("left_behind"):
-        lines += ["", "Killed, and still there: " + ", ".join(report["left_behind"]) + "."]
-    lines += ["", "| model | policy | prompt | prompt tokens/s | of the products | compression | steps tokens/s | "
-              "of the copies |", "|---|---|---|---|---|---|---|---|"]
-    lines += [cell_row(cell, peak) for cell in report["cells"]]
-    lines += ["", "| target | what | wanted | value | verdict |", "|---|---|---|---|---|"]
-    lines += [f"| {row['id']} | {row['what']} | {row['target']} | {row['value']} | {row['verdict']} |"
-              for row in report["targets"]]
-    lines += gpu_ladder.table_rows(report.get("ladder")) + operation_rows(report) + peer_rows(report)
-    return "\n".join(lines) + "\n"
-
-
-def write(report, path, copies=None):
-    report["peak"], report["left_behind"] = gpu_targets.peak(report), list(gpu_run.left_behind)
-    report["targets"] = gpu_targets.judge({"operations": []} | report)
-    gpu_run.write_whole(path, json.dumps(report, indent=1), copies)
-    gpu_run.write_whole(os.path.splitext(path)[0] + ".md", table(report), copies)
+    command = [args.python, program, "--device", args.device if gpu_smi.is_cuda(args.device) else "cpu", "--json",
+               *(["--small"] if args.small else []), *(["--all"] if args.all else [])]
+    return clock.blamed(gpu_run.lines_of(command, None if clock.end is None else clock.left(), keep=keep)[1])
 
 
 def options(argv):
@@ -228,109 +104,144 @@ def options(argv):
     return args
 
 
-def models_of(args, clock):
-    """(models, the scratch folder's): those that are there, then those to make."""
-    def there(path):
-        about = json.loads(need([args.kvc, "inspect", path, "--json"]))
-        return gpu_cells.Model(path, os.path.getsize(path), about=about)
+def folder_of(path):
+    return os.path.dirname(os.path.abspath(path))
 
+
+def shapes_of(args, clock, report):
+    """The scratch folder's models; without any where they cannot be made, and then the report says why."""
     try:
-        made = gpu_cells.Models(args.kvc, args.shapes, args.scratch, os.path.dirname(os.path.abspath(args.out)),
-                                clock)
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
-        sys.exit(f"shape_model: {error}")
-    made.leave_out_larger_than(device_bytes(args.device))
-    return [there(path) for path in args.models] + made.all, made
+        made = gpu_scratch.Models(args.kvc, args.shapes, args.scratch, folder_of(args.out), clock)
+    except (OSError, ValueError) as error:
+        report["failures"].append(f"shape_model: {error}")
+        made = gpu_scratch.Models(args.kvc, [], None, None, clock)
+    made.leave_out_larger_than(gpu_memory.device_bytes(args.device))
+    report["left_out"] = made.left_out
+    return made
+
+
+def there(args, report):
+    """The models that are files."""
+    found = []
+    for path in args.models:
+        out, error = gpu_run.run([args.kvc, "inspect", path, "--json"], LONGEST)
+        if error is None:
+            found.append(gpu_cells.Model(path, os.path.getsize(path), about=json.loads(out)))
+        else:
+            report["failures"].append(f"kvc inspect {path}: {error}")
+    return found
 
 
 def measure_unit(args, unit, clock, error, keep, save):
     """Every cell of a unit goes to keep; what more there is to say of one is saved when all are there and their process
-    has ended. The number of failures. error: why there is no model."""
-    failed, cells = 0, []
+    has ended. What failed. error: why there is no model."""
+    failed, cells = [], []
     for cell in gpu_cells.measure(args, unit, clock) if error is None else gpu_cells.failed_cells(unit, error):
         said = cell["result"].get("error")
-        failed += said is not None and not any(words in said for words in gpu_cells.EXPECTED)
+        name = f"{cell['model']}  {unit.policy}  prompt {cell['prompt']}: {said or 'measured'}"
+        if said is not None and not any(words in said for words in gpu_cells.EXPECTED):
+            failed.append(name)
         keep(cell)
         cells.append(cell)
-        print(f"{cell['model']}  {unit.policy}  prompt {cell['prompt']}: {said or 'measured'}", flush=True)
-    if any([add_memory(args, unit, cell, clock) for cell in cells]):
+        print(name, flush=True)
+    if any([gpu_memory.add(args, unit, cell, clock) for cell in cells]):
         save()
     return failed
 
 
-def ladder(args, models, made, later, clock):
-    """The longest prompts in fixed memory, of the model that takes seconds for them; None: there is none."""
-    model = gpu_ladder.model_for(models, args.small)
-    if model is None:
-        return None
-    climbs = gpu_ladder.Ladder(args.kvc, args.device, model, clock, args.small)
-    return gpu_ladder.measure(climbs, made.need(model, later) if clock.left() > 0 else "out of time")
+class Run:
+    """Fills a report, and writes it whenever there is more in it. What fails is in it too, and the rest goes on."""
 
+    def __init__(self, args, clock, watch, report):
+        self.args, self.clock, self.watch, self.report, self.failed = args, clock, watch, report, 0
 
-def single_ones(args, report, clock, climb, save):
-    """What is not of a model and a policy: single operations, PyTorch, which is no failure where it is not there, and
-    the longest prompts. The number of failures."""
-    report["operations"], report["operations_error"], report["products"] = operations(args, clock)
-    failed = "out of time" not in (report["operations_error"] or "out of time")
-    save()
-    report["peers"], report["peers_error"] = peers(args, clock)
-    save()
-    report["ladder"] = climb()
-    error = (report["ladder"] or {}).get("error") or ""
-    save()
-    return failed + (error != "" and not any(words in error for words in gpu_cells.EXPECTED))
+    def save(self):
+        self.report["clocks"] |= {"after": gpu_smi.query(self.args.device, CLOCKS),
+                                  "at_work": gpu_smi.at_work(self.watch.samples)}
+        gpu_report.write(self.report, self.args.out, self.args.copies)
 
+    def keep(self, cell):
+        at_work = self.watch.take()
+        self.report["cells"].append(cell | ({"clocks": at_work} if at_work else {}))
+        self.save()
 
-def measure_all(args, report, clock, watch):
-    """Fills the report; the number of failures. Single operations come where the units end that targets ask for and
-    that are short: most targets are about them."""
-    def save():
-        report["clocks"] |= {"after": gpu_smi.query(args.device, CLOCKS), "at_work": gpu_smi.at_work(watch.samples)}
-        write(report, args.out, args.copies)
+    def attempt(self, what, *args):
+        """Nothing that goes wrong in one part is a reason to measure no other."""
+        try:
+            what(*args)
+        except Exception as error:  # noqa: BLE001
+            self.report["failures"].append(f"{what.__name__}: {type(error).__name__}: {error}")
+            print(self.report["failures"][-1], file=sys.stderr, flush=True)
+        self.watch.take()  # what is behind this is of no cell before
+        self.save()
 
-    def keep(cell):
-        at_work = watch.take()
-        report["cells"].append(cell | ({"clocks": at_work} if at_work else {}))
-        save()
+    def operations(self, groups):
+        print("single operations", flush=True)
+        self.failed += gpu_operations.measure(self.args, self.clock, groups, self.report, self.save)
 
-    models, made = models_of(args, clock)
-    report["left_out"] = made.left_out
-    failed = 0
-    try:
-        made.make_first()
-        units = gpu_cells.units(models, args.repeat, args.prompts)
-        turn = gpu_cells.first_long(units)
-        for i in range(len(units) + 1):
-            if i == turn:
-                climb = lambda: ladder(args, models, made, units[turn:], clock)  # noqa: E731
-                failed += single_ones(args, report, clock, climb, save)
-                watch.take()  # is of no cell
-            if i == len(units):
-                break
-            unit, later = units[i], units[i + 1:]
-            error = made.need(unit.model, later) if clock.left() > 0 else gpu_cells.OUT_OF_TIME
-            failed += measure_unit(args, unit, clock, error, keep, save)
-            if unit.model.shape and all(other.model is not unit.model for other in later):
-                made.drop(unit.model)
-    finally:
-        made.close()
-    save()
-    return failed
+    def peers(self):
+        """It is no failure that PyTorch is not there."""
+        print("PyTorch", flush=True)
+        self.report["peers_error"] = peers(self.args, self.clock, self.report["peers"], self.save)
+
+    def ladder(self, models, made, later):
+        """The longest prompts in fixed memory, of the model that takes seconds for them, if there is one."""
+        model = gpu_ladder.model_for(models, self.args.small)
+        if model is None:
+            return
+        climbs = gpu_ladder.Ladder(self.args.kvc, self.args.device, model, self.clock, self.args.small)
+        error = made.need(model, later) if self.clock.left() > 0 else "out of time"
+        self.report["ladder"] = gpu_ladder.measure(climbs, error)
+        error = self.report["ladder"]["error"] or ""
+        self.failed += error != "" and not any(words in error for words in gpu_cells.EXPECTED)
+
+    def unit(self, made, unit, later):
+        error = made.need(unit.model, later) if self.clock.left() > 0 else gpu_cells.OUT_OF_TIME
+        self.failed += len(measure_unit(self.args, unit, self.clock, error, self.keep, self.save))
+        if unit.model.shape and all(other.model is not unit.model for other in later):
+            made.drop(unit.model)
+
+    def all(self):
+        """Most targets are about single operations, which need no model: those come first. Then the short prompts that
+        targets ask for, what is compared with them, the long ones, and the rest. The number of failures."""
+        self.attempt(self.operations, gpu_operations.JUDGED)
+        made = shapes_of(self.args, self.clock, self.report)
+        try:
+            models = there(self.args, self.report) + made.all
+            made.make_first()
+            units = gpu_cells.units(models, self.args.repeat, self.args.prompts)
+            short, needed = gpu_cells.turns(units)
+            for i in range(len(units) + 1):
+                if i == short:
+                    self.attempt(self.peers)
+                    self.attempt(self.ladder, models, made, units[i:])
+                if i == needed:
+                    self.attempt(self.operations, gpu_operations.REST)
+                if i < len(units):
+                    self.attempt(self.unit, made, units[i], units[i + 1:])
+        finally:
+            made.close()
+        self.save()
+        return self.failed + len(self.report["failures"])
 
 
 def main(argv=None):
     args = options(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is deleted
     clock = gpu_cells.Clock(args.minutes)
-    report = {"device": device_of(args.kvc, args.device), "commit": commit(args.kvc),
+    machine = gpu_machine.found(args.device, args.python, gpu_scratch.folders(args.scratch, folder_of(args.out)))
+    print("\n".join(machine), flush=True)
+    report = {"machine": machine, "device": device_of(args.kvc, args.device), "commit": commit(args.kvc),
               "clocks": {"before": gpu_smi.query(args.device, CLOCKS)},
-              "switches": {name: value for name, value in os.environ.items() if name.startswith("KVC_CU")}, "cells": []}
+              "switches": {name: value for name, value in os.environ.items() if name.startswith("KVC_CU")},
+              "failures": [], "left_out": [], "cells": [], "ladder": None,
+              "operations": [], "operations_error": None, "products": "", "peers": [], "peers_error": None}
     watch = gpu_smi.Watch(args.device)
     try:
-        failed = measure_all(args, report, clock, watch)
+        failed = Run(args, clock, watch, report).all()
     finally:
         watch.close()
-    print(table(report), end="")
+    print(gpu_report.table(report), end="")
     return 1 if failed else 0
 
 

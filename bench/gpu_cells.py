@@ -4,11 +4,7 @@
 import dataclasses
 import json
 import os
-import shutil
-import subprocess
-import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import gpu_run
 import gpu_targets
@@ -84,6 +80,10 @@ class Clock:
         is expected, and then it has that."""
         return min(self.left(), max(self.left() / 2, LEAST_OF_A_CELL, LATE * expected))
 
+    def blamed(self, error):
+        """What was stopped when all the time was over says so."""
+        return f"{error}: out of time" if error and error.startswith("stopped") and self.left() < 1 else error
+
     @staticmethod
     def guess(unit, prompt):
         """(seconds of a prompt, of a step)."""
@@ -146,13 +146,13 @@ def units(models, repeat, prompts=None):
     return short + long + rest
 
 
-def first_long(listed):
-    """Where the units end that are short and that targets ask for."""
-    for i, unit in enumerate(listed):
-        needed = NEEDED.get(kind_of(unit.model), ())
-        if any(prompt >= LONG or (unit.policy, prompt) not in needed for prompt in unit.prompts):
-            return i
-    return len(listed)
+def turns(listed):
+    """(where the units end that are short and that targets ask for, where those end that targets ask for)."""
+    def is_needed(unit):
+        return all((unit.policy, prompt) in NEEDED.get(kind_of(unit.model), ()) for prompt in unit.prompts)
+
+    needed = next((i for i, unit in enumerate(listed) if not is_needed(unit)), len(listed))
+    return next((i for i, unit in enumerate(listed[:needed]) if max(unit.prompts) >= LONG), needed), needed
 
 
 def cell_of(unit, prompt, result):
@@ -202,99 +202,3 @@ def measure(args, unit, clock):
         yield cell_of(unit, todo.pop(0), {"error": said})
     yield from failed_cells(unit, f"the model was trained for {most} tokens",
                             [prompt for prompt in unit.prompts if prompt > most])
-
-
-class Models:
-    """Files of a scratch folder that are there when their turn comes: as many at once as have room, made before
-    anything is measured; what else is needed takes the place of those that are needed last."""
-
-    def __init__(self, kvc, shapes, scratch, fallback, clock):
-        self.program, self.clock = os.path.join(os.path.dirname(kvc), "shape_model"), clock
-        self.all, self.left_out, self.folder, self.there = [], [], None, []
-        if not shapes:
-            return
-        known = json.loads(subprocess.run([self.program, "--list"], check=True, capture_output=True).stdout)
-        for name in shapes:
-            shape, _, weights = name.partition(":")
-            if weights not in known.get(shape, {"weight_bytes": {}})["weight_bytes"]:
-                raise ValueError(f"no shape '{name}': one of {', '.join(known)}, and bf16, int8, int4 or q4_k "
-                                 "behind a colon")
-            config = known[shape]
-            self.all.append(Model(f"{shape}-{weights}.kvc", config["weight_bytes"][weights], shape, weights, {
-                "config": {"n_layers": config["layers"], "hidden_size": config["hidden"],
-                           "n_heads": config["heads"], "n_kv_heads": config["kv_heads"],
-                           "head_dim": config["head_size"], "ffn_size": config["feed_forward"],
-                           "max_tokens": config["context"]},
-                "tensors": [{"role": "gate", "type": weights}]}))
-        largest = max(model.n_bytes for model in self.all)
-        scratch = scratch or ("/dev/shm" if room("/dev/shm") > largest + (2 << 30) else fallback)
-        self.folder = tempfile.mkdtemp(prefix="kvc-gpu-", dir=scratch)
-        for model in self.all:
-            model.path = os.path.join(self.folder, model.path)
-
-    def leave_out_larger_than(self, n_bytes):
-        for model in [m for m in self.all if m.n_bytes + BESIDE_WEIGHTS > n_bytes]:
-            self.left_out.append(f"{model.name[:-4]}: no room for it in {n_bytes / 2**30:.1f} GiB of the device")
-            self.all.remove(model)
-
-    def fits(self, model):
-        return room(self.folder) > model.n_bytes + (1 << 28)
-
-    def make(self, model):
-        """What went wrong, or None. On a disk that takes half of the time for it there is none to make."""
-        seconds = None if self.clock.end is None else max(1, self.clock.left() / 2)
-        done = gpu_run.finished([self.program, model.shape, model.weights, model.path], seconds)
-        if done.code is None:
-            for name in os.listdir(self.folder):  # what it had written (lib/base/atomic_file.cc)
-                if name.startswith(f".kvc-{done.pid}-"):
-                    os.remove(os.path.join(self.folder, name))
-            return f"not made in {seconds:.0f} s: out of time"
-        return None if done.code == 0 else gpu_run.last_word(done.code, done.said)
-
-    def make_first(self):
-        """All that have room together, several at a time; what fails is tried again when its turn comes."""
-        taken = 0
-        for model in self.all:
-            if room(self.folder) > taken + model.n_bytes + (1 << 28):
-                self.there.append(model)
-                taken += model.n_bytes
-        with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as pool:
-            failed = [model for model, error in zip(self.there, pool.map(self.make, self.there)) if error]
-        self.there = [model for model in self.there if model not in failed]
-
-    def need(self, model, later):
-        """Makes the file if it is not there; later: units whose turn is behind this one's. What went wrong, or None."""
-        if not model.shape or model in self.there:
-            return None
-        turns = {id(unit.model): i for i, unit in reversed(list(enumerate(later)))}
-        for other in sorted(self.there, key=lambda m: -turns.get(id(m), len(later))):
-            if self.fits(model):
-                break
-            self.drop(other)
-        if not self.fits(model):
-            return f"no room for {model.n_bytes / 2**30:.1f} GiB in {self.folder}"
-        error = self.make(model)
-        if error is None:
-            self.there.append(model)
-        return error
-
-    def drop(self, model):
-        if model in self.there:
-            self.there.remove(model)
-            os.remove(model.path)
-
-    def close(self):
-        if self.folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def room(folder):
-    """Bytes that a file there may take; files in memory take memory."""
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        return 0
-    free = shutil.disk_usage(folder).free
-    if not os.path.realpath(folder).startswith("/dev/shm"):
-        return free
-    with open("/proc/meminfo", encoding="ascii") as file:
-        available = [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
-    return min([free] + [3 * n // 4 for n in available])

@@ -147,7 +147,7 @@ def lines_of(command, seconds=None, log=None, keep=None):
     if log is not None:
         log += said.splitlines()
     if late:
-        return rows, f"stopped after {seconds:.0f} s: out of time" if seconds is not None else "did not end"
+        return rows, f"stopped after {seconds:.0f} s" if seconds is not None else "it did not end"
     return rows, None if code == 0 else last_word(ended, said)
 
 

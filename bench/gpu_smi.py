@@ -35,8 +35,13 @@ def place_of(device):
     return str(number)
 
 
-def command(device, fields):
-    return ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", f"--id={place_of(device)}"]
+def names_of(device):
+    """What to ask for: its place; where nvidia-smi does not know that, as in some virtual machines, its number."""
+    return list(dict.fromkeys([place_of(device), device.partition(":")[2] or "0"]))
+
+
+def command(name, fields):
+    return ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", f"--id={name}"]
 
 
 def named(fields, line):
@@ -45,12 +50,19 @@ def named(fields, line):
     return dict(zip(fields, values)) if len(values) == len(fields) else {}
 
 
+def asked(device, fields):
+    """(the name by which nvidia-smi knows it, {field: text}); (None, {}) where nvidia-smi is not there, or does not
+    know one of the fields, or it is no GPU."""
+    for name in names_of(device) if is_cuda(device) else ():
+        out, error = gpu_run.run(command(name, fields), LONGEST)
+        values = named(fields, out.strip()) if error is None else {}
+        if values:
+            return name, values
+    return None, {}
+
+
 def query(device, fields):
-    """{field: text}; empty where nvidia-smi is not there, or does not know one of them, or it is no GPU."""
-    if not is_cuda(device):
-        return {}
-    out, error = gpu_run.run(command(device, fields), LONGEST)
-    return named(fields, out.strip()) if error is None else {}
+    return asked(device, fields)[1]
 
 
 def number(text):
@@ -104,8 +116,9 @@ class Watch:
         self.samples, self.taken, self.program = [], 0, None
         usual = (*SAMPLED, "utilization.gpu")
         for fields in (*((*usual, reasons) for reasons in REASONS), usual):
-            if query(device, fields):
-                self.start(command(device, fields) + [f"--loop-ms={interval_ms}"], (*usual, "reasons")[:len(fields)])
+            name, _ = asked(device, fields)
+            if name is not None:
+                self.start(command(name, fields) + [f"--loop-ms={interval_ms}"], (*usual, "reasons")[:len(fields)])
                 break
 
     def start(self, words, names):

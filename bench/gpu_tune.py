@@ -22,6 +22,7 @@ import time
 import gpu
 import gpu_cells
 import gpu_run
+import gpu_scratch
 
 BETTER = 0.98  # of the time that it takes now
 VARIABLE = "KVC_CUDA_TUNING"
@@ -229,7 +230,7 @@ def model_of(args, knobs, clock):
     """(path, the scratch folder's or None)."""
     if args.model or not any(knob.figures for knob in knobs):
         return args.model, None
-    made = gpu_cells.Models(args.kvc, [args.shape], args.scratch, os.path.dirname(os.path.abspath(args.out)), clock)
+    made = gpu_scratch.Models(args.kvc, [args.shape], args.scratch, os.path.dirname(os.path.abspath(args.out)), clock)
     made.make_first()
     if not made.there:
         made.close()

@@ -99,7 +99,7 @@ class Order(unittest.TestCase):
         self.assertEqual(set(cells(units)), set(order) | {(name, policy, prompt) for name in ("8b-bf16", "8b-int8")
                                                          for policy in gpu_cells.POLICIES
                                                          for prompt in gpu_cells.PROMPTS})
-        turn = gpu_cells.first_long(units)
+        turn, _ = gpu_cells.turns(units)
         self.assertEqual(len(cells(units[:turn])), 7)
         done = [gpu_cells.cell_of(unit, prompt, RESULT) for unit in units[:turn + 2] for prompt in unit.prompts]
         rows = gpu_targets.judge({"device": {"description": "H200"}, "cells": done,
@@ -245,53 +245,6 @@ class Estimates(unittest.TestCase):
     def test_what_is_begun_has_the_time_that_it_is_begun_for(self):
         self.assertAlmostEqual(gpu_cells.Clock(4).most(150), 195, delta=1)
         self.assertAlmostEqual(gpu_cells.Clock(4).most(239), 240, delta=1)
-
-
-class Scratch(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
-        for name in ("kvc", "shape_model"):
-            write_program(os.path.join(self.folder, name))
-
-    def models(self, *names, clock=None):
-        made = gpu_cells.Models(os.path.join(self.folder, "kvc"), list(names), self.folder, None,
-                                clock or gpu_cells.Clock())
-        self.addCleanup(made.close)
-        return made
-
-    def test_they_take_turns_where_there_is_room_for_two(self):
-        made = self.models("8b:bf16", "8b:int8", "1b:int4")
-        left = lambda _: (1 << 28) + 3001 - sum(m.n_bytes for m in made.there)  # noqa: E731
-        with mock.patch.object(gpu_cells, "room", lambda _: (1 << 28) + 3001):
-            made.make_first()
-        self.assertEqual([m.name for m in made.there], ["8b-bf16.kvc", "8b-int8.kvc"])
-        units = gpu_cells.units(made.all, 1)
-        with mock.patch.object(gpu_cells, "room", left):
-            last = next(i for i, unit in enumerate(units) if unit.model is made.all[2])
-            self.assertIsNone(made.need(made.all[2], units[last + 1:]))
-            self.assertIn(made.all[2], made.there)
-            self.assertEqual(len(made.there), 2)
-            self.assertEqual(len([n for n in os.listdir(made.folder) if n.endswith(".kvc")]), 2)
-        with mock.patch.object(gpu_cells, "room", lambda _: 0):
-            self.assertIn("no room for", made.need([m for m in made.all if m not in made.there][0], []))
-
-    def test_one_that_is_not_made_in_time_leaves_nothing(self):
-        made = self.models("8b:bf16", clock=gpu_cells.Clock(2.0 / 60))
-        with open(made.program, "w", encoding="ascii") as file:
-            file.write('#!/bin/sh\necho part > "$(dirname "$3")/.kvc-$$-1.tmp"\nexec sleep 20\n')
-        self.assertEqual(made.need(made.all[0], []), "not made in 1 s: out of time")
-        self.assertEqual(os.listdir(made.folder), [])
-
-    def test_what_the_device_has_no_room_for_is_left_out(self):
-        made = self.models("8b:bf16", "1b:int4")
-        made.leave_out_larger_than(gpu_cells.BESIDE_WEIGHTS + 1000)
-        self.assertEqual([m.name for m in made.all], ["1b-int4.kvc"])
-        self.assertEqual(made.left_out, ["8b-bf16: no room for it in 2.0 GiB of the device"])
-
-    def test_a_shape_that_is_none(self):
-        with self.assertRaisesRegex(ValueError, "no shape '9b:bf16': one of 8b, 1b"):
-            self.models("9b:bf16")
 
 
 class Runner(unittest.TestCase):

@@ -11,7 +11,9 @@ from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(HERE)), "bench"))
-import gpu  # noqa: E402
+import gpu_machine  # noqa: E402
+import gpu_memory  # noqa: E402
+import gpu_report  # noqa: E402
 import gpu_smi  # noqa: E402
 import gpu_tests  # noqa: E402
 
@@ -64,12 +66,12 @@ class Places(Fake):
     def test_the_gpu_that_cuda_means_is_asked(self):
         self.knows(**{"id": "0000:3B:00.0", "memory.used": "7 MiB", "memory.total": "9 MiB"})
         with with_driver("0000:AF:00.0", "0000:3B:00.0"):
-            self.assertEqual(gpu.memory("cuda:1", "used"), 7 << 20)
-            self.assertEqual(gpu.device_bytes("cuda:1"), 9 << 20)
-            self.assertIsNone(gpu.memory("cuda:0", "used"))
-            self.assertIsNone(gpu.memory("cuda", "used"))
+            self.assertEqual(gpu_memory.bytes_of("cuda:1", "used"), 7 << 20)
+            self.assertEqual(gpu_memory.device_bytes("cuda:1"), 9 << 20)
+            self.assertIsNone(gpu_memory.bytes_of("cuda:0", "used"))
+            self.assertIsNone(gpu_memory.bytes_of("cuda", "used"))
         with with_driver("0000:3B:00.0"):
-            self.assertEqual(gpu.memory("cuda", "used"), 7 << 20)
+            self.assertEqual(gpu_memory.bytes_of("cuda", "used"), 7 << 20)
 
     def test_its_number_where_the_driver_cannot_be_asked(self):
         for driver in (with_driver(), with_driver("0000:3B:00.0")):  # none, and one without this device
@@ -78,9 +80,26 @@ class Places(Fake):
         with with_driver():
             self.assertEqual(gpu_smi.place_of("cuda"), "0")
 
+    def test_its_number_where_its_place_is_not_known(self):
+        """As where a virtual machine shows the GPU at another place."""
+        self.knows(**{"id": "1", "memory.used": "7 MiB"})
+        with with_driver("0000:AF:00.0", "0000:3B:00.0"):
+            self.assertEqual(gpu_smi.asked("cuda:1", ["memory.used"]), ("1", {"memory.used": "7 MiB"}))
+            self.assertEqual(gpu_smi.asked("cuda:0", ["memory.used"]), (None, {}))
+
+    def test_what_the_report_says_of_the_gpu(self):
+        fields = dict(zip(gpu_machine.FIELDS, ("NVIDIA H200", "580.65", "143771 MiB", "4 MiB", "Default")))
+        with with_driver("0000:3B:00.0"):
+            self.knows(id="0000:3B:00.0", **fields)
+            self.assertEqual(gpu_machine.found("cuda", "/none", [])[0],
+                             "nvidia-smi --id=0000:3B:00.0: NVIDIA H200, 580.65, 143771 MiB, 4 MiB, Default")
+            self.knows(id="7", **fields)
+            self.assertEqual(gpu_machine.found("cuda", "/none", [])[0], "nvidia-smi says nothing of the GPU, by its "
+                             "place or by its number (0000:3B:00.0 and 0): there are no clocks, and no memory for T18")
+
     def test_what_is_not_said(self):
         self.knows(**{"memory.used": "[N/A]"})
-        self.assertIsNone(gpu.memory("cuda", "used"))
+        self.assertIsNone(gpu_memory.bytes_of("cuda", "used"))
         self.assertEqual(gpu_smi.query("cuda", ["memory.used"]), {"memory.used": "[N/A]"})
         self.assertEqual(gpu_smi.query("cuda", ["memory.used", "no.such"]), {})
         self.assertEqual(gpu_smi.query("cpu", ["memory.used"]), {})
@@ -146,9 +165,9 @@ class AtWork(Fake):
         report = {"device": {"description": "d", "bytes_per_second": 1e9}, "commit": "c", "cells": [], "targets": [],
                   "clocks": {"before": {}, "at_work": gpu_smi.at_work(self.SAMPLES)},
                   "products": "prompts: products of cuBLASLt 13.0, libcublasLt.so.13"}
-        self.assertIn("\nAt work: clocks.sm 1868 (least 1700), ", gpu.table(report))
+        self.assertIn("\nAt work: clocks.sm 1868 (least 1700), ", gpu_report.table(report))
         self.assertIn("\nLog of the single operations: prompts: products of cuBLASLt 13.0, libcublasLt.so.13.\n",
-                      gpu.table(report))
+                      gpu_report.table(report))
 
 
 class Processes(Fake):
