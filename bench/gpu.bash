@@ -38,6 +38,20 @@ gpu_pack() {
     xz --threads=1 --x86 --lzma2=preset=6e,dict=64MiB >"$out" || fail "could not write $out"
   say "$out: ${#tests[@]} tests, $(($(stat -c %s "$out") / 1024)) KiB; on the machine with the GPU, with python3 and" \
     "NVIDIA's driver ($(<"$staged/driver") or later): ./dev gpu --from $out"
+  tell_sizes "$out"
+}
+
+mebibytes() { printf '%d.%d' $(($1 >> 20)) $((($1 % 1048576) * 10 >> 20)); }
+
+# tell_sizes ARCHIVE: of what goes to the machine with the GPU.
+tell_sizes() {
+  local sources archive
+  sources=$(($(git ls-files -z | xargs -0 -r stat -c %s 2>/dev/null | tr '\n' '+')0))
+  archive=$(stat -c %s "$1")
+  say "tracked files: $(mebibytes "$sources") MiB, the archive: $(mebibytes "$archive") MiB," \
+    "together $(mebibytes $((sources + archive))) MiB"
+  [[ $((sources + archive)) -le $((64 << 20)) ]] ||
+    say "these are more than 64 MiB: a machine that takes no more at once needs them in two parts"
 }
 
 # The oldest driver that takes what this nvcc makes: by its CUDA's major version, as cuda/memory.cc asks for it.

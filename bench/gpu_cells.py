@@ -168,28 +168,33 @@ def failed_cells(unit, error, prompts=None):
     return [cell_of(unit, prompt, {"error": error}) for prompt in (unit.prompts if prompts is None else prompts)]
 
 
+def steps_of(args, unit):
+    """Long prompts are read once, and steps are cheap beside them: as many as tell the longest of a hundred."""
+    return args.gen * (2 if min(unit.prompts) >= LONG else 1)
+
+
 def measure(args, unit, clock):
     """The cells of a unit, one by one. What does not fit into the model's context is said, not measured; a prompt
     that fails does not take those behind it along."""
-    most = unit.model.about["config"]["max_tokens"]
+    most, gen = unit.model.about["config"]["max_tokens"], steps_of(args, unit)
     todo = [prompt for prompt in unit.prompts if prompt <= most]
     while todo:
-        if clock.estimate(unit, todo[0], args.gen, loads=True) > clock.left():
+        if clock.estimate(unit, todo[0], gen, loads=True) > clock.left():
             yield from failed_cells(unit, OUT_OF_TIME, todo)
             break
         lines = gpu_run.Lines([args.kvc, "bench", unit.model.path, "--device", args.device, "--trusted", "--policy",
-                               unit.policy, "--prompt", ",".join(map(str, todo)), "--gen", str(args.gen), "--repeat",
+                               unit.policy, "--prompt", ",".join(map(str, todo)), "--gen", str(gen), "--repeat",
                                str(unit.repeat), "--json"])
         begin, loading = time.monotonic(), clock.loading(unit)
         try:
-            while todo and (loading or clock.estimate(unit, todo[0], args.gen, loads=False) <= clock.left()):
-                limit = clock.most(clock.estimate(unit, todo[0], args.gen, loads=loading > 0))
+            while todo and (loading or clock.estimate(unit, todo[0], gen, loads=False) <= clock.left()):
+                limit = clock.most(clock.estimate(unit, todo[0], gen, loads=loading > 0))
                 line = lines.next(limit)
                 seconds = time.monotonic() - begin
                 if line is None:
                     break
                 result = json.loads(line)
-                clock.took(unit, todo[0], args.gen, result, max(seconds - loading, 0))
+                clock.took(unit, todo[0], gen, result, max(seconds - loading, 0))
                 yield cell_of(unit, todo.pop(0), result)
                 begin, loading = time.monotonic(), 0
             else:

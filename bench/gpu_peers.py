@@ -169,6 +169,17 @@ def compress_research(bench):
     return bench.timed(lambda: [layer.run() for layer in layers], f"{what}; {len(layers)} layers", len(layers))
 
 
+# ---- the best scores ----
+
+
+def topk(bench):
+    """Of scores that lie in caches, as ours do."""
+    s = bench.sizes
+    scores, n = bench.normal(s.kv_heads, s.selected).float(), 2 if bench.small else 10
+    run, how = bench.graphed(lambda: [bench.torch.topk(scores, s.budget, sorted=False) for _ in range(n)])
+    return bench.timed(run, f"torch.topk of f32, the best {s.budget} in no order; {n} times, {how}", n)
+
+
 # ---- the program ----
 
 
@@ -184,6 +195,7 @@ def peers(sizes, everything):
         f"{prompt}, cuDNN": lambda bench: attend_prompt(bench, "CUDNN_ATTENTION"),
         f"append research {sizes.appended}": append_research,
         f"compress research {sizes.compressed}": compress_research,
+        f"topk {sizes.kv_heads} rows of {sizes.selected}": topk,
         f"step research {sizes.name}": gpu_peers_model.research,
     }
     return table | ({f"step compiled {sizes.name}": gpu_peers_model.compiled} if everything else {})

@@ -32,14 +32,15 @@ class Sizes:
     compressed: int  # tokens of which `budget` a head stay
     appended: int  # entries a head of flat caches that grow, on the mean
     product: int  # rows and columns of the largest product
+    selected: int  # scores of a head of which the best `budget` are chosen
 
     @property
     def group(self):
         return self.heads // self.kv_heads
 
 
-LARGE = Sizes("8B", 32, 4096, 14336, 32, 8, 128, 128256, 1024, 32768, 8192, 16384, 8192, 4096, 8192)
-SMALL = Sizes("small", 2, 128, 256, 32, 8, 16, 512, 64, 256, 128, 64, 256, 64, 64)
+LARGE = Sizes("8B", 32, 4096, 14336, 32, 8, 128, 128256, 1024, 32768, 8192, 16384, 8192, 4096, 8192, 131072)
+SMALL = Sizes("small", 2, 128, 256, 32, 8, 16, 512, 64, 256, 128, 64, 256, 64, 64, 512)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ import shapes  # noqa: E402
 KVC = None  # the program, from the command line
 BUDGET = gpu_targets.BUDGET
 RESULT = {"decode_tokens_per_second": 260.0, "bandwidth_fraction": 0.9, "step_seconds_median": 0.004,
-          "step_seconds_p99": 0.0041, "prefill_seconds": 0.2, "prefill_tokens_per_second": 1e4,
+          "step_seconds_p99": 0.0041, "steps_timed": 168, "prefill_seconds": 0.2, "prefill_tokens_per_second": 1e4,
           "compress_seconds": 0.001, "first_token_seconds": 0.3, "step_seconds_mean": 0.0}
 
 # Stands in for kvc, shape_model and device_bench: a prompt of N tokens takes N milliseconds, one of 13 fails. Of
@@ -111,6 +111,8 @@ class Order(unittest.TestCase):
     def test_long_prompts_are_measured_once_and_others_as_often_as_asked(self):
         for unit in gpu_cells.units([eight()], 3):
             self.assertEqual({unit.repeat}, {1 if prompt >= gpu_cells.LONG else 3 for prompt in unit.prompts})
+            steps = gpu_cells.steps_of(argparse.Namespace(gen=64), unit)
+            self.assertGreater(unit.repeat * steps * 7 / 8, gpu_targets.STEPS_OF_P99)
 
     def test_named_prompts_are_all(self):
         self.assertEqual(cells(gpu_cells.units([one()], 3, [24, 40])),
@@ -347,7 +349,7 @@ class FromAnArchive(unittest.TestCase):
         self.assertEqual({c["result"].get("error") for c in report["cells"]}, {None})
         self.assertEqual(len(report["operations"]), 1)
         self.assertEqual((report["ladder"]["error"], len(report["ladder"]["rows"])), (None, 2))
-        self.assertEqual(next(row["verdict"] for row in report["targets"] if row["id"] == "T19"), "met")
+        self.assertEqual(next(row["verdict"] for row in report["targets"] if row["id"] == "T19"), "met in part")
         self.assertEqual([name for name in os.listdir(self.tree) if name.startswith("kvc-gpu-")], [])
         self.assertEqual(self.dev("--from", "gpu.tar.xz", "--minutes", "5", "--shapes", "1b:int4").returncode, 0)
         self.assertEqual({c["model"] for c in json.loads(self.read("gpu.json"))["cells"]}, {"1b-int4.kvc"})
@@ -429,6 +431,18 @@ class FromAnArchive(unittest.TestCase):
     def test_tests_have_less_of_a_short_run(self):
         for seconds, of_tests in ((0, 0), (120, 24), (300, 60), (540, 156), (900, 300)):
             self.assertEqual(self.of_gpu_bash(f"seconds_of_tests {seconds}").stdout, f"{of_tests}\n")
+
+    def test_a_pack_says_what_goes_to_the_other_machine(self):
+        with open(os.path.join(self.tree, "sources"), "wb") as file:
+            file.truncate(40 << 20)
+        subprocess.run("git init -q . && git add sources", shell=True, check=True, cwd=self.tree)
+        for size, sizes, warned in (((3 << 20) >> 1, "1.5 MiB, together 41.5 MiB", False),
+                                    (25 << 20, "25.0 MiB, together 65.0 MiB", True)):
+            with open(os.path.join(self.tree, "archive"), "wb") as file:
+                file.truncate(size)
+            said = self.of_gpu_bash("tell_sizes archive").stdout
+            self.assertTrue(said.startswith(f"tracked files: 40.0 MiB, the archive: {sizes}\n"), said)
+            self.assertEqual("more than 64 MiB" in said, warned)
 
     def of_gpu_bash(self, function):
         """What a function of it says."""

@@ -28,7 +28,7 @@ from gpu_targets_test import cell  # noqa: E402
 KVC = None  # the program, from the command line
 PEERS = ["product 64 bf16", "product 64 f16", "attend ragged 1 of 128", "attend ragged 1 of 128, padded",
          "attend prompt 64", "attend prompt 64, cuDNN", "append research 64", "compress research 256",
-         "step research small"]  # of --small
+         "topk 8 rows of 512", "step research small"]  # of --small
 COPIED = 2 * (128 << 20) / 1e-3  # bytes both ways in the millisecond that a copy takes on the emulated device
 
 

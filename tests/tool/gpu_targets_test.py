@@ -17,7 +17,8 @@ COMPRESS = gpu_targets.COMPRESS
 
 def cell(shape="8B", weights="bf16", policy=gpu_targets.BUDGET, prompt=4096, **result):
     good = {"decode_tokens_per_second": 260.0, "bandwidth_fraction": 0.9, "step_seconds_median": 0.004,
-            "step_seconds_p99": 0.0041, "prefill_seconds": 0.2, "compress_seconds": 0.001, "first_token_seconds": 0.3}
+            "step_seconds_p99": 0.0041, "steps_timed": 168, "prefill_seconds": 0.2,
+            "compress_seconds": 0.001, "first_token_seconds": 0.3}
     about = {"model": "m", "shape": shape, "weights": weights, "policy": policy, "prompt": prompt, "prompt_flops": 1e14}
     return about | {"result": good | result}
 
@@ -26,6 +27,12 @@ def verdicts(*cells, operations=(), peers=(), ladder=None, device="NVIDIA H200, 
     rows = gpu_targets.judge({"device": {"description": device}, "cells": list(cells), "operations": list(operations),
                               "peers": list(peers), "ladder": ladder})
     return {row["id"]: row["verdict"] for row in rows}, {row["id"]: row["value"] for row in rows}
+
+
+def wanted(target, verdict, value):
+    """As expected of a target whose run has all that it can have: "met" is in part where there is a rest."""
+    rest = next(row.rest for row in gpu_targets.TARGETS if row.name == target)
+    return (gpu_targets.IN_PART, f"{value}; not measured: {rest}") if verdict == "met" and rest else (verdict, value)
 
 
 class Targets(unittest.TestCase):
@@ -51,7 +58,7 @@ class Targets(unittest.TestCase):
         short = cell(prompt=512, decode_tokens_per_second=1.0, step_seconds_p99=1.0)
         self.assertEqual(verdicts(short, cell())[1]["T9a"], "260 tokens/s, 90 %")
         self.assertEqual(verdicts(short)[0]["T9a"], "not measured")
-        self.assertEqual(verdicts(short, cell())[0]["T12"], "met")
+        self.assertEqual(verdicts(short, cell())[0]["T12"], "met in part")
 
     def test_drift_jitter_prompts_and_compression(self):
         near, far = cell(prompt=4096), cell(prompt=131072, step_seconds_median=0.00407)
@@ -63,15 +70,28 @@ class Targets(unittest.TestCase):
         for cells in ((near, far, other), (other, near, far)):  # as steps of one kind of weights
             self.assertEqual(verdicts(*cells)[1]["T10"], "+2.5 %")
         self.assertEqual(verdicts(other, far)[0]["T10"], "not measured")
-        self.assertEqual(verdicts(near)[0]["T12"], "met")
+        self.assertEqual(verdicts(near)[0]["T12"], "met in part")
         self.assertEqual(verdicts(cell(step_seconds_p99=0.005))[0]["T12"], "missed")
         both, layer = (cell(prompt=8192), cell("1B", prompt=8192, first_token_seconds=0.1)), [operation(COMPRESS, 5e-5)]
-        self.assertEqual(verdicts(*both, operations=layer)[0]["T15a"], "met")
-        self.assertEqual(verdicts(*both, operations=layer)[1]["T15a"], "8B 0.53 %, 1B 0.80 %")
+        found, values = verdicts(*both, operations=layer)
+        self.assertEqual((found["T15a"], values["T15a"]), wanted("T15a", "met", "8B 0.53 %, 1B 0.80 %"))
         slow = [operation(COMPRESS, 1e-4)]
         self.assertEqual(verdicts(*both, operations=slow)[0]["T15a"], "missed")
         self.assertEqual(verdicts(both[0], operations=layer)[0]["T15a"], "not measured")
         self.assertEqual(verdicts(*both)[1]["T15a"], f"needs the operation '{COMPRESS}'")
+
+    def test_of_few_steps_the_longest_is_no_p99(self):
+        found, values = verdicts(cell(steps_timed=56, step_seconds_p99=0.005), cell(prompt=8192, steps_timed=168))
+        self.assertEqual((found["T12"], values["T12"]), wanted("T12", "met", "1.025"))
+        self.assertEqual(verdicts(cell(steps_timed=99))[1]["T12"], "needs 100 steps behind a prompt")
+
+    def test_what_no_run_measures_is_named_and_what_is_missed_is_missed(self):
+        found, values = verdicts(cell())
+        self.assertEqual((found["T12"], values["T12"]),
+                         ("met in part", "1.025; not measured: allocations and waits within a step"))
+        self.assertEqual(verdicts(cell(), device="NVIDIA A100")[0]["T12"], "no target on this device")
+        missed = verdicts(cell(step_seconds_p99=0.005))
+        self.assertEqual((missed[0]["T12"], missed[1]["T12"]), ("missed", "1.250"))
 
     def test_targets_are_of_one_device(self):
         self.assertEqual(verdicts(cell(), device="NVIDIA A100")[0]["T9a"], "no target on this device")
@@ -158,7 +178,7 @@ class LongestPrompts(unittest.TestCase):
 
     def expect(self, verdict, value, **changes):
         found, values = verdicts(ladder=self.LADDER | changes)
-        self.assertEqual((found["T19"], values["T19"]), (verdict, value))
+        self.assertEqual((found["T19"], values["T19"]), wanted("T19", verdict, value))
 
     def test_the_ratio_is_held_to_the_predicted_one(self):
         self.expect("met", "5.43 to 5.98 times, predicted 5.33")
@@ -196,7 +216,7 @@ def operation(name, seconds, share=0.5):
 class OperationTargets(unittest.TestCase):
     def expect(self, target, operations, verdict, value):
         found, values = verdicts(operations=operations)
-        self.assertEqual((found[target], values[target]), (verdict, value))
+        self.assertEqual((found[target], values[target]), wanted(target, verdict, value))
 
     def test_shares_of_the_copies(self):
         for share, verdict in ((0.91, "met"), (0.89, "missed")):
@@ -213,16 +233,22 @@ class OperationTargets(unittest.TestCase):
     def test_times_of_a_layer_and_of_a_call(self):
         self.expect("T4", [operation("attend 1 of 1024 entries bf16, uniform, 60 layers", 330e-6)], "met", "5.5 us")
         self.expect("T4", [operation("attend 1 of 1024 entries bf16, uniform, 60 layers", 390e-6)], "missed", "6.5 us")
-        self.expect("T17", [operation("select 1024 of 131072 entries", 25.2e-6)], "missed", "25.2 us")
 
     def test_what_dropping_takes(self):
+        """Of attention, and of a step of 4 ms in 32 layers."""
         plain = operation("attend 1 of 1024 entries bf16, uniform, 60 layers", 300e-6)
-        drops = operation("attend 1 of 1024 entries bf16, uniform, dropping, 60 layers", 321e-6)
-        self.expect("T7", [plain, drops], "met", "7.0 %")
-        self.expect("T4", [plain, drops], "met", "5.0 us")
+        for took, verdict, value in ((321e-6, "met", "7.0 % of attention, 0.28 % of a step"),
+                                     (330e-6, "missed", "10.0 % of attention, 0.40 % of a step")):
+            drops = operation("attend 1 of 1024 entries bf16, uniform, dropping, 60 layers", took)
+            found, values = verdicts(cell(), operations=[plain, drops])
+            self.assertEqual((found["T7"], values["T7"]), (verdict, value))
+            self.assertEqual(found["T4"], "met")
+        self.expect("T7", [plain, drops], "missed", f"10.0 % of attention, needs 8B bf16 at {gpu_targets.BUDGET}")
         self.expect("T4", [drops], "not measured", "needs the operation 'attend 1 of 1024 entries bf16, uniform'")
-        drops["seconds"] = 330e-6
-        self.expect("T7", [plain, drops], "missed", "10.0 %")
+        self.expect("T7", [plain], "not measured",
+                    "needs the operation 'attend 1 of 1024 entries bf16, uniform, dropping'")
+        found, values = verdicts(cell(step_seconds_median=1e-3), operations=[plain, drops | {"seconds": 321e-6}])
+        self.assertEqual((found["T7"], values["T7"]), ("missed", "7.0 % of attention, 1.12 % of a step"))
 
     def test_times_beside_each_other(self):
         pages = [operation(f"attend 16 of 4096 entries {kind}, uniform", seconds)
@@ -242,18 +268,32 @@ class PeerTargets(unittest.TestCase):
 
     def expect(self, target, verdict, value, cells=(), **measured):
         found, values = verdicts(*cells, **measured)
-        self.assertEqual((found[target], values[target]), (verdict, value))
+        self.assertEqual((found[target], values[target]), wanted(target, verdict, value))
 
     def test_operations_beside_theirs(self):
         for target, (ours, theirs), seconds, other, verdict, value in (
                 ("T5", self.ATTEND, 9e-5, 6e-5, "met", "6.00 times"),  # 10 us a layer
                 ("T5", self.ATTEND, 9e-5, 4.9e-5, "missed", "4.90 times"),
-                ("T14", self.PROMPT, 1e-2, 0.96e-2, "met", "0.96 times"),
-                ("T14", self.PROMPT, 1e-2, 0.94e-2, "missed", "0.94 times"),
                 ("T16", self.COMPRESS, 5e-5, 1e-3, "met", "20.00 times"),
                 ("T16", self.COMPRESS, 5e-5, 4.9e-4, "missed", "9.80 times")):
             self.expect(target, verdict, value, operations=[operation(ours, seconds)],
                         peers=[{"peer": theirs, "seconds": other}])
+
+    def test_operations_by_themselves_and_beside_theirs(self):
+        prompt = operation(self.PROMPT[0], 1e-2) | {"flops": 3.6e12}
+        lacks = "needs its comparator 'attend prompt 16384'"
+        for flops, theirs, verdict, value in (
+                (3.6e12, 0.96e-2, "met", "360 TFLOP/s, 0.96 times"),
+                (3.4e12, 0.96e-2, "missed", "340 TFLOP/s, 0.96 times"),
+                (3.6e12, 0.94e-2, "missed", "360 TFLOP/s, 0.94 times"),
+                (3.6e12, None, "not measured", f"360 TFLOP/s, {lacks}"),
+                (3.4e12, None, "missed", f"340 TFLOP/s, {lacks}")):
+            self.expect("T14", verdict, value, operations=[prompt | {"flops": flops}],
+                        peers=[{"peer": self.PROMPT[1], "seconds": theirs}] if theirs else [])
+        for ours, verdict, value in ((20e-6, "met", "20.0 us, 4.00 times"), (25.2e-6, "missed", "25.2 us, 3.17 times"),
+                                     (26.7e-6, "missed", "26.7 us, 3.00 times")):
+            self.expect("T17", verdict, value, operations=[operation("select 1024 of 131072 entries", ours)],
+                        peers=[{"peer": "topk 8 rows of 131072", "seconds": 80e-6}])
 
     def test_steps_beside_theirs(self):
         theirs = [{"peer": "step research 8B", "seconds": 0.025}]

@@ -71,6 +71,20 @@ TEST(ToolBench, TimesAsManyPassesAsItSays) {
   EXPECT_LT(cache(1, 63), cache(65, 0));
 }
 
+// Quantiles are of steps behind other steps: between stretches of at least 8 the device is measured. A
+// stretch of one step counts, for want of another.
+TEST(ToolBench, LeavesStepsBehindPausesOutOfQuantiles) {
+  const auto timed = [](const char* gen, const char* repeat) {
+    return KvcJson(
+        {"bench", KVC_RECALL, "--prompt", "4", "--gen", gen, "--repeat", repeat, "--json"})["steps_timed"];
+  };
+  EXPECT_EQ(timed("0", "1"), 0);
+  EXPECT_EQ(timed("1", "1"), 1);
+  EXPECT_EQ(timed("8", "1"), 7);
+  EXPECT_EQ(timed("17", "2"), 2 * (7 + 7 + 1));
+  EXPECT_EQ(timed("128", "1"), 120);
+}
+
 // Where the likely tokens are stop tokens, the steps still go through the network.
 TEST(ToolBench, GoesOnBehindStopTokens) {
   const TemporaryFolder folder;
