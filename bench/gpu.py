@@ -134,16 +134,14 @@ def there(args, report):
 
 def measure_unit(args, unit, clock, error, keep, save):
     """Every cell of a unit goes to keep; what more there is to say of one is saved when all are there and their process
-    has ended. What failed. error: why there is no model."""
-    failed, cells = [], []
+    has ended. The number of failures. error: why there is no model."""
+    failed, cells = 0, []
     for cell in gpu_cells.measure(args, unit, clock) if error is None else gpu_cells.failed_cells(unit, error):
         said = cell["result"].get("error")
-        name = f"{cell['model']}  {unit.policy}  prompt {cell['prompt']}: {said or 'measured'}"
-        if said is not None and not any(words in said for words in gpu_cells.EXPECTED):
-            failed.append(name)
+        failed += said is not None and not any(words in said for words in gpu_cells.EXPECTED)
         keep(cell)
         cells.append(cell)
-        print(name, flush=True)
+        print(f"{cell['model']}  {unit.policy}  prompt {cell['prompt']}: {said or 'measured'}", flush=True)
     if any([gpu_memory.add(args, unit, cell, clock) for cell in cells]):
         save()
     return failed
@@ -155,15 +153,19 @@ class Run:
     def __init__(self, args, clock, watch, report):
         self.args, self.clock, self.watch, self.report, self.failed = args, clock, watch, report, 0
 
-    def save(self):
-        self.report["clocks"] |= {"after": gpu_smi.query(self.args.device, CLOCKS),
-                                  "at_work": gpu_smi.at_work(self.watch.samples)}
+    def write(self):
+        self.report["clocks"]["at_work"] = gpu_smi.at_work(self.watch.samples)
         gpu_report.write(self.report, self.args.out, self.args.copies)
+
+    def save(self):
+        """Between parts: the start of an nvidia-smi would take time from what is measured."""
+        self.report["clocks"]["after"] = gpu_smi.query(self.args.device, CLOCKS)
+        self.write()
 
     def keep(self, cell):
         at_work = self.watch.take()
         self.report["cells"].append(cell | ({"clocks": at_work} if at_work else {}))
-        self.save()
+        self.write()
 
     def attempt(self, what, *args):
         """Nothing that goes wrong in one part is a reason to measure no other."""
@@ -182,7 +184,7 @@ class Run:
     def peers(self):
         """It is no failure that PyTorch is not there."""
         print("PyTorch", flush=True)
-        self.report["peers_error"] = peers(self.args, self.clock, self.report["peers"], self.save)
+        self.report["peers_error"] = peers(self.args, self.clock, self.report["peers"], self.write)
 
     def ladder(self, models, made, later):
         """The longest prompts in fixed memory, of the model that takes seconds for them, if there is one."""
@@ -197,7 +199,7 @@ class Run:
 
     def unit(self, made, unit, later):
         error = made.need(unit.model, later) if self.clock.left() > 0 else gpu_cells.OUT_OF_TIME
-        self.failed += len(measure_unit(self.args, unit, self.clock, error, self.keep, self.save))
+        self.failed += measure_unit(self.args, unit, self.clock, error, self.keep, self.save)
         if unit.model.shape and all(other.model is not unit.model for other in later):
             made.drop(unit.model)
 
@@ -229,7 +231,10 @@ def main(argv=None):
     args = options(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is deleted
     clock = gpu_cells.Clock(args.minutes)
-    machine = gpu_machine.found(args.device, args.python, gpu_scratch.folders(args.scratch, folder_of(args.out)))
+    places = gpu_scratch.folders(args.scratch, folder_of(args.out))
+    for place in places:
+        gpu_scratch.remove_left(place)
+    machine = gpu_machine.found(args.device, args.python, places)
     print("\n".join(machine), flush=True)
     report = {"machine": machine, "device": device_of(args.kvc, args.device), "commit": commit(args.kvc),
               "clocks": {"before": gpu_smi.query(args.device, CLOCKS)},

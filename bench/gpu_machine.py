@@ -10,7 +10,11 @@ import gpu_smi
 
 FIELDS = ("name", "driver_version", "memory.total", "memory.used", "compute_mode")
 ASK_PYTHON = """import importlib.metadata, importlib.util, json, sys
-torch = importlib.util.find_spec("torch") and importlib.metadata.version("torch")
+torch = importlib.util.find_spec("torch") and "of no version"
+try:
+    torch = torch and importlib.metadata.version("torch")
+except importlib.metadata.PackageNotFoundError:
+    pass
 print(json.dumps([sys.executable, sys.version.split()[0], torch]))"""
 
 
@@ -28,7 +32,7 @@ def python(name):
     out, error = gpu_run.run([name, "-c", ASK_PYTHON], 60)
     if error is not None:
         return f"{name} does not start: {error}"
-    path, version, torch = json.loads(out)
+    path, version, torch = json.loads(out.splitlines()[-1])  # sites may greet
     return f"{name} is {path} {version}, {f'with PyTorch {torch}' if torch else 'without PyTorch'}"
 
 

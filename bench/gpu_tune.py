@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -231,10 +230,10 @@ def model_of(args, knobs, clock):
     if args.model or not any(knob.figures for knob in knobs):
         return args.model, None
     made = gpu_scratch.Models(args.kvc, [args.shape], args.scratch, os.path.dirname(os.path.abspath(args.out)), clock)
-    made.make_first()
-    if not made.there:
+    error = made.need(made.all[0], [])
+    if error is not None:
         made.close()
-        raise Failed(f"there is no model {args.shape}: no room for it, or no time")
+        raise Failed(f"there is no model {args.shape}: {error}")
     return made.all[0].path, made
 
 
@@ -267,7 +266,7 @@ def main(argv=None):
             for knob in knobs:
                 tuner.tune(knob)
             times = tuner.confirm(knobs)
-        except (Failed, ValueError, OSError, subprocess.CalledProcessError) as error:
+        except (Failed, ValueError, OSError) as error:
             sys.exit(f"gpu_tune: {error}")
         finally:
             if made is not None:

@@ -125,7 +125,7 @@ class Order(unittest.TestCase):
 
         def measure_unit(args, unit, *_):
             said.append(f"{unit.model.path} {unit.policy[:4]} {unit.prompts}")
-            return []
+            return 0
 
         def measure(args, clock, groups, report, save):
             said.append("judged" if groups == gpu_operations.JUDGED else "others")
