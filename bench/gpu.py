@@ -25,6 +25,7 @@ import gpu_scratch
 import gpu_smi
 
 LEAST_FOR_PEERS = 25  # seconds: every row that there is counts
+PEERS_TAKE, MOST_FOR_PEERS = 60, 900  # about; without an end of the time
 LONGEST = 600  # seconds for a word about a device or a file
 CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit", "temperature.gpu",
           "driver_version")
@@ -76,7 +77,7 @@ def peers(args, clock, rows, save):
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_peers.py")
     command = [args.python, program, "--device", args.device if gpu_smi.is_cuda(args.device) else "cpu", "--json",
                *(["--small"] if args.small else []), *(["--all"] if args.all else [])]
-    return clock.blamed(gpu_run.lines_of(command, None if clock.end is None else clock.left(), keep=keep)[1])
+    return clock.blamed(gpu_run.lines_of(command, min(clock.most(PEERS_TAKE), MOST_FOR_PEERS), keep=keep)[1])
 
 
 def options(argv):

@@ -27,12 +27,13 @@ class Ladder:
     model: gpu_cells.Model
     clock: gpu_cells.Clock
     small: bool = False
+    expected: float = 0  # seconds, of all of it
 
     def run(self, *args):
         """(exit code, lines of stdout, what it said last)."""
         if self.clock.left() <= 0:
             raise Stopped("out of time")
-        seconds = None if self.clock.end is None else self.clock.left()
+        seconds = None if self.clock.end is None else self.clock.most(self.expected)
         done = gpu_run.finished([self.kvc, args[0], self.model.path, "--device", self.device, "--trusted", "--json",
                                  *map(str, args[1:])], seconds)
         if done.code is None:
@@ -83,7 +84,8 @@ class Ladder:
         """Fills the report, whose rows are those that were reached."""
         prompt, budget = (SMALL_PROMPT, SMALL_BUDGET) if self.small else (PROMPT, gpu_cells.BUDGET)
         about = int(prompt * max(report["predicted"], 1))
-        if self.clock.left() < self.seconds(prompt, about):
+        self.expected = self.seconds(prompt, about)
+        if self.clock.left() < self.expected:
             raise Stopped("out of time")
         report["limit"] = limit = self.need(gpu_cells.FULL, prompt)
         longest = {gpu_cells.FULL: prompt, budget: self.planned(budget, limit, about, int(1.2 * about))}

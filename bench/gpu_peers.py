@@ -184,19 +184,19 @@ def topk(bench):
 
 
 def peers(sizes, everything):
-    """name -> what measures it."""
+    """name -> what measures it; first what targets are judged by."""
     ragged, prompt = f"attend ragged 1 of {sizes.ragged}", f"attend prompt {sizes.prompt}"
     table = {
-        f"product {sizes.product} bf16": lambda bench: product(bench, bench.torch.bfloat16),
-        f"product {sizes.product} f16": lambda bench: product(bench, bench.torch.float16),
         ragged: attend_ragged,
-        f"{ragged}, padded": attend_padded,
         prompt: lambda bench: attend_prompt(bench, "FLASH_ATTENTION"),
-        f"{prompt}, cuDNN": lambda bench: attend_prompt(bench, "CUDNN_ATTENTION"),
         f"append research {sizes.appended}": append_research,
         f"compress research {sizes.compressed}": compress_research,
         f"topk {sizes.kv_heads} rows of {sizes.selected}": topk,
         f"step research {sizes.name}": gpu_peers_model.research,
+        f"product {sizes.product} bf16": lambda bench: product(bench, bench.torch.bfloat16),
+        f"product {sizes.product} f16": lambda bench: product(bench, bench.torch.float16),
+        f"{ragged}, padded": attend_padded,
+        f"{prompt}, cuDNN": lambda bench: attend_prompt(bench, "CUDNN_ATTENTION"),
     }
     return table | ({f"step compiled {sizes.name}": gpu_peers_model.compiled} if everything else {})
 

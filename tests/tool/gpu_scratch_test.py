@@ -1,6 +1,5 @@
 """Models that are made for a run of ./dev gpu: where, which and how often; and what is known of the machine."""
 
-import json
 import os
 import shutil
 import subprocess

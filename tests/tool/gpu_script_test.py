@@ -4,7 +4,6 @@ emulated device where it has one, else on the processor. What measures PyTorch i
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -26,9 +25,9 @@ import gpu_torch  # noqa: E402
 from gpu_targets_test import cell  # noqa: E402
 
 KVC = None  # the program, from the command line
-PEERS = ["product 64 bf16", "product 64 f16", "attend ragged 1 of 128", "attend ragged 1 of 128, padded",
-         "attend prompt 64", "attend prompt 64, cuDNN", "append research 64", "compress research 256",
-         "topk 8 rows of 512", "step research small"]  # of --small
+PEERS = ["attend ragged 1 of 128", "attend prompt 64", "append research 64", "compress research 256",
+         "topk 8 rows of 512", "step research small", "product 64 bf16", "product 64 f16",
+         "attend ragged 1 of 128, padded", "attend prompt 64, cuDNN"]  # of --small
 COPIED = 2 * (128 << 20) / 1e-3  # bytes both ways in the millisecond that a copy takes on the emulated device
 
 
@@ -100,6 +99,13 @@ class PeerRows(unittest.TestCase):
         self.assertEqual(gpu.peers(args, gpu_cells.Clock(), [], None), "it is measured on CUDA devices")
         args = gpu.options(["--device", "cuda", "m.kvc"])
         self.assertEqual(gpu.peers(args, gpu_cells.Clock(minutes=0.4), [], None), "out of time")
+
+    def test_they_have_a_part_of_the_time(self):
+        """One that hangs would take that of all long prompts."""
+        for minutes, seconds in ((None, gpu.MOST_FOR_PEERS), (8, 240), (1.5, 78), (0.5, 30)):
+            with unittest.mock.patch.object(gpu_run, "lines_of", return_value=([], None)) as started:
+                gpu.peers(gpu.options(["--small", "m.kvc"]), gpu_cells.Clock(minutes), [], None)
+            self.assertAlmostEqual(started.call_args.args[1], seconds, delta=1)
 
     def test_memory_is_asked_for_where_a_target_speaks_of_it(self):
         args = gpu.options(["--device", "cuda", "m.kvc"])
