@@ -9,7 +9,7 @@ import gpu_run
 JUDGED = (("attend 1 of ",), ("attend 2 of ", "attend 16 of "), ("compress ",), ("attend prompt ",), ("fold columns ",),
           ("select ",), ("product ",))
 REST = (("layer bf16", "finish bf16", "logits bf16"), ("layer int", "finish int", "logits int"),
-        ("layer q", "finish q", "logits q"), ("store ", "load ", "step "), ("pages ", "sample ", "score "))
+        ("layer q", "finish q", "logits q"), ("store ", "load ", "step "), ("pages ", "sample ", "score ", "reading"))
 LEAST = 10  # seconds that are worth a start
 SHARE, LEAST_LIMIT, LIMIT = 0.25, 30, 900  # of the time that is left; seconds; without an end of the time
 
@@ -29,10 +29,16 @@ def told(failures):
     return "; ".join(f"{', '.join(parts)}: {error}" for error, parts in words.items()) or None
 
 
+def reasons(log, error):
+    """All that failed in one process, which says each; error: its last word, or that it was stopped."""
+    found = [line for line in log if line.startswith("device_bench: ")]
+    return "; ".join(line.removeprefix("device_bench: ") for line in dict.fromkeys(found + [error]))
+
+
 def measure(args, clock, groups, report, save):
     """Adds to the report what they take, {operation, seconds, flops, bytes, read_bytes_per_second}, each operation
     once; why some have nothing to say; and who multiplied in them. The number of failures."""
-    program, log, failures = os.path.join(os.path.dirname(args.kvc), "device_bench"), [], []
+    program, failures = os.path.join(os.path.dirname(args.kvc), "device_bench"), []
 
     def keep(row):
         if all(row["operation"] != other["operation"] for other in report["operations"]):
@@ -42,11 +48,12 @@ def measure(args, clock, groups, report, save):
         if clock.left() < LEAST:
             failures.append((parts, "out of time"))
             continue
+        log = []
         _, error = gpu_run.lines_of([program, "--device", args.device, "--json", *(["--small"] if args.small else []),
                                      *parts], limit(clock), log, keep)
         if error is not None:
-            failures.append((parts, clock.blamed(error)))
-        said = [report["products"]] + [line for line in log if "cuBLASLt" in line]
+            failures.append((parts, clock.blamed(reasons(log, error))))
+        said = report["products"].split("; ") + [line for line in log if "cuBLASLt" in line]
         report["products"] = "; ".join(dict.fromkeys(line for line in said if line))
         save()
     if failures:

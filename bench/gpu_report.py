@@ -22,11 +22,13 @@ def peer_rows(report):
 def operation_rows(report):
     rows, error = report.get("operations", []), report.get("operations_error")
     lines = ["", f"Single operations were {'cut off' if rows else 'not measured'}: {error}"] if error else []
-    lines += ["", "| operation | us | TFLOP/s | GB/s | of what is read |", "|---|---|---|---|---|"] if rows else []
+    if rows:
+        lines += ["", "| operation | us | TFLOP/s | GB/s | of what is read | host us |", "|---|---|---|---|---|---|"]
     for row in rows:
         seconds, rate = row["seconds"], row["bytes"] / row["seconds"]
+        host = f" {row['host_seconds'] * 1e6:.1f} |" if "host_seconds" in row else " |"
         lines.append(f"| {row['operation']} | {seconds * 1e6:.1f} | {row['flops'] / seconds / 1e12:.2f} | "
-                     f"{rate / 1e9:.1f} | {100 * rate / row['read_bytes_per_second']:.1f} % |")
+                     f"{rate / 1e9:.1f} | {100 * rate / row['read_bytes_per_second']:.1f} % |{host}")
     return lines
 
 

@@ -23,7 +23,8 @@ NAMES = ("attend 1 of 8 entries bf16, uniform, 32 layers", "attend 16 of 4096 en
          "compress to 1024 of 8192 entries", "select 1024 of 131072 entries", "product 8192 x 8192 bf16, rows 8192",
          "layer bf16, rows 1", "finish q4_k, rows 1", "logits int8, rows 1", "store f16, 8192 entries",
          "load int8, 8192 entries", "step int4, 8192 entries, 9 layers", "sample greedy",
-         "score 32 rows of 4096 entries", "pages of 32768 KiB taken and given back")
+         "score 32 rows of 4096 entries", "pages of 32768 KiB taken and given back",
+         "reading, measured again")
 
 
 def in_groups(names):
@@ -71,10 +72,11 @@ class Measured(unittest.TestCase):
         self.args = argparse.Namespace(kvc=os.path.join(folder.name, "kvc"), device="cpu", small=False)
         path = os.path.join(folder.name, "device_bench")
         with open(path, "w", encoding="ascii") as file:
-            file.write("#!/bin/sh\nshift 3\necho prompts: cuBLASLt >&2\nfor part; do\n"
+            file.write("#!/bin/sh\nshift 3\necho prompts: cuBLASLt >&2\necho $1: cuBLASLt >&2\nfor part; do\n"
                        "  [ $part != fails ] || { echo kvc: lost >&2; exit 1; }\n"
+                       "  [ $part != lacks ] || { echo device_bench: attend $part: no memory >&2; bad=1; continue; }\n"
                        "  [ $part != hangs ] || exec sleep 1000\n"
-                       "  echo '{\"operation\":\"'$part'\"}'\ndone\n")
+                       "  echo '{\"operation\":\"'$part'\"}'\ndone\nexit $bad\n")
         os.chmod(path, 0o755)
         self.report = {"operations": [], "operations_error": None, "products": ""}
 
@@ -87,7 +89,12 @@ class Measured(unittest.TestCase):
     def test_one_that_fails_takes_no_other_group_along(self):
         self.assertEqual(self.measure(("a", "fails", "b"), ("c",), ("fails",)), (2, ["a", "c"], [1, 2, 2, 2]))
         self.assertEqual(self.report["operations_error"], "a, fails, b, fails: kvc: lost")
-        self.assertEqual(self.report["products"], "prompts: cuBLASLt")
+        self.assertEqual(self.report["products"], "prompts: cuBLASLt; a: cuBLASLt; c: cuBLASLt; fails: cuBLASLt")
+
+    def test_all_that_failed_in_a_process_is_told(self):
+        self.assertEqual(self.measure(("lacks", "a"), ("lacks", "b", "fails"))[:2], (2, ["a", "b"]))
+        self.assertEqual(self.report["operations_error"], "lacks, a: attend lacks: no memory; "
+                         "lacks, b, fails: attend lacks: no memory; kvc: lost")
 
     def test_nor_one_that_hangs(self):
         with mock.patch.object(gpu_operations, "limit", lambda clock: 0.5):

@@ -58,7 +58,9 @@ class Operations(unittest.TestCase):
     def test_rows_are_reckoned_from_seconds(self):
         row = {"operation": "layer x", "seconds": 2e-3, "flops": 4e9, "bytes": 1e9, "read_bytes_per_second": 2e12}
         lines = gpu_report.operation_rows({"operations": [row]})
-        self.assertEqual(lines[-1], "| layer x | 2000.0 | 2.00 | 500.0 | 25.0 % |")
+        self.assertEqual(lines[-1], "| layer x | 2000.0 | 2.00 | 500.0 | 25.0 % | |")
+        self.assertEqual(gpu_report.operation_rows({"operations": [row | {"host_seconds": 4e-6}]})[-1],
+                         "| layer x | 2000.0 | 2.00 | 500.0 | 25.0 % | 4.0 |")
         self.assertEqual(gpu_report.operation_rows({"operations": []}), [])
         self.assertEqual(gpu_report.operation_rows({"operations": [], "operations_error": "no memory"}),
                          ["", "Single operations were not measured: no memory"])
