@@ -50,8 +50,7 @@ tell_sizes() {
   archive=$(stat -c %s "$1")
   say "tracked files: $(mebibytes "$sources") MiB, the archive: $(mebibytes "$archive") MiB," \
     "together $(mebibytes $((sources + archive))) MiB"
-  [[ $((sources + archive)) -le $((64 << 20)) ]] ||
-    say "these are more than 64 MiB: a machine that takes no more at once needs them in two parts"
+  [[ $archive -le $((64 << 20)) ]] || say "the archive is larger than 64 MiB, which is to be the most beside the sources"
 }
 
 # The oldest driver that takes what this nvcc makes: by its CUDA's major version, as cuda/memory.cc asks for it.
