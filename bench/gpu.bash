@@ -13,7 +13,7 @@ gpu_pack() {
     esac
   done
   [[ $arch =~ ^[0-9]+[a-z]?(,[0-9]+[a-z]?)*$ ]] || fail "no architectures '$arch': numbers, as 80,90"
-  need build
+  need build gpu
   source tests/emu/nvcc.bash
   need_nvcc
   configure_for gpu-pack "${arch//,/;}"

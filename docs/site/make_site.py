@@ -15,6 +15,7 @@ HEADERS = ["include/kvc/kvc.h", "include/kvc/kvc.hpp"]
 PARTS = ["README.md", "docs", *HEADERS, "bindings/java/dev", "bindings/csharp", "bindings/python/kvc"]
 # What a second run warns of, which makes no page: names without a text are pages without one otherwise.
 UNDOCUMENTED = """
+USE_MDFILE_AS_MAINPAGE =
 GENERATE_HTML          = NO
 GENERATE_XML           = YES
 EXTRACT_ALL            = NO

@@ -320,7 +320,7 @@ TEST(ToolInputs, NamesMayBeAnything) {
     }
   }
   for (const char* json : {"/o\xff.json", "/m.json", "/a.json"})
-    EXPECT_NO_THROW(nlohmann::json::parse(ReadWholeFile(odd + json))) << json;
+    EXPECT_TRUE(nlohmann::json::accept(ReadWholeFile(odd + json))) << json;
   EXPECT_EQ(RunKvc({"inspect", model, "--json"}).Json()["config"]["name"], "\\xff");
 }
 
