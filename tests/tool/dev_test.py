@@ -5,6 +5,7 @@ What it says on a machine that lacks something, of arguments that mean nothing, 
 the same build folder or installs packages."""
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -156,6 +157,20 @@ exit 100; }}""")
         text, code = self.run_dev("build")
         self.assertEqual(code, 1)
         self.assertIn("E: Unable to locate package cmake\ndev: apt-get could not install: cmake", text)
+
+    @unittest.skipIf(shutil.which("ctest") is None, "no ctest here")
+    def test_patterns_are_what_ctest_takes(self):
+        """CTest has room for nine groups in parentheses, and finds no test by a pattern that has more."""
+        with open(os.path.join(SOURCE, "dev"), encoding="utf-8") as file:
+            lines = [line for line in file if re.match(r"\w+_tests\+?='", line)]
+        names = sorted({line.split("=")[0].rstrip("+") for line in lines})
+        self.assertEqual(names, ["device_tests", "kernel_tests", "not_device_tests"])
+        with open(os.path.join(self.tree, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
+            file.write("add_test(device_parity_test true)\nadd_test(engine_idle_test true)\n")
+        for name, found in (("device_tests", 2), ("kernel_tests", 1), ("not_device_tests", 1)):
+            done = subprocess.run(["bash", "-c", f'{"".join(lines)}ctest --test-dir "$1" -N -R "${name}"', "bash",
+                                   self.tree], capture_output=True, text=True, check=True)
+            self.assertIn(f"Total Tests: {found}", done.stdout + done.stderr, name)
 
 
 unittest.main()
