@@ -73,7 +73,7 @@ void LargestProduct(DeviceBench* bench) {
                     : bench->computes() ? 2048
                                         : 8192;  // a processor would take a minute
   const std::string size = std::to_string(n), name = "product " + size + " x " + size + " bf16, rows " + size;
-  if (bench->Wants(name)) bench->Attempt(name, [&] { LargestProductOf(bench, name, n); });
+  bench->AttemptOne(name, [&] { LargestProductOf(bench, name, n); });
 }
 
 // Bytes: every weight once a call. Flops: 2 a weight and row.
@@ -220,7 +220,7 @@ void Selection(DeviceBench* bench) {
   NetworkShape s = ShapeOf(*bench);
   const auto select = [&](int32_t n, int32_t keep) {
     const std::string name = "select " + std::to_string(keep) + " of " + std::to_string(n) + " entries";
-    if (bench->Wants(name)) bench->Attempt(name, [&] { SelectOf(bench, name, s, n, keep); });
+    bench->AttemptOne(name, [&] { SelectOf(bench, name, s, n, keep); });
   };
   select(bench->small() ? 128 : 4096, bench->small() ? 48 : 256);
   s.head_dim = 16;  // what is selected by has no keys

@@ -130,6 +130,12 @@ class DeviceBench {
     }
   }
 
+  // Where it is one operation, of this name, and wanted.
+  template <typename F>
+  void AttemptOne(const std::string& name, F&& measure) {
+    if (Wants(name)) Attempt(name, measure);
+  }
+
   // The best of some batches of calls of f, each with one wait at its end. What the host takes itself is how
   // long a call is on its way where nothing is in front of it: where that is about as long as the operation,
   // it is not the device that is measured, or the call waits for a result.

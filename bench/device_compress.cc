@@ -55,8 +55,7 @@ void Scoring(DeviceBench* bench) {
   const NetworkShape s = ShapeOf(*bench);
   const int32_t n = bench->small() ? 128 : 4096;
   const std::string name = "score 32 rows of " + std::to_string(n) + " entries";
-  if (!bench->Wants(name)) return;
-  bench->Attempt(name, [&] {
+  bench->AttemptOne(name, [&] {
     const Layer layer(bench, n);
     WindowScores scores(bench, s, n);
     bench->Measure(name, Flops(s, n), layer.bytes(n) / 2, [&] { scores.Make(layer); });
@@ -107,7 +106,7 @@ void CompressionOf(DeviceBench* bench, const std::string& name, int32_t n, int32
 void Compression(DeviceBench* bench) {
   const int32_t n = bench->small() ? 128 : 8192, keep = bench->small() ? 48 : 1024;
   const std::string name = "compress to " + std::to_string(keep) + " of " + std::to_string(n) + " entries";
-  if (bench->Wants(name)) bench->Attempt(name, [&] { CompressionOf(bench, name, n, keep); });
+  bench->AttemptOne(name, [&] { CompressionOf(bench, name, n, keep); });
 }
 
 }  // namespace kvc::bench

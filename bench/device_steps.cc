@@ -231,15 +231,14 @@ void CacheOperations(DeviceBench* bench) {
 
 namespace {
 
-enum class Layers { kInTurns, kPass, kLongPass };
-constexpr Layers kInTurns = Layers::kInTurns, kPass = Layers::kPass, kLong = Layers::kLongPass;
+enum Layers { kInTurns, kPass, kLong };
 
 struct StepCase {
   int32_t sessions, mean;  // entries of a head
   Kind kind;
   bool ragged;
   // kInTurns: a row is of one layer, and there are as many as no cache of the device holds; kPass: a row is
-  // of all of those; kLongPass: of as many as make the wait behind them nothing.
+  // of all of those; kLong: of as many as make the wait behind them nothing.
   Layers layers;
   // As H2O does: attention adds up, and what has least of it leaves for the new entry.
   bool dropping = false;
@@ -304,8 +303,7 @@ void StepAttention(DeviceBench* bench) {
                             {1, 8, bf16, false, kLong},
                             {1, 8, bf16, false, kLong, false, true}}) {
     const int32_t n_layers = c.NumberOfLayers(*bench, s);
-    const std::string name = c.Name(*bench, n_layers);
-    if (bench->Wants(name)) bench->Attempt(name, [&] { StepAttentionOf(bench, &arenas, s, c, n_layers); });
+    bench->AttemptOne(c.Name(*bench, n_layers), [&] { StepAttentionOf(bench, &arenas, s, c, n_layers); });
   }
 }
 

@@ -44,9 +44,9 @@ def add(args, unit, cell, clock):
     expected = clock.estimate(unit, cell["prompt"], 1, True)
     if not gpu_smi.is_cuda(args.device) or clock.left() < expected:
         return False
-    most = peak([args.kvc, "bench", unit.model.path, "--device", args.device, "--trusted", "--policy",
-                        cell["policy"], "--prompt", str(cell["prompt"]), "--gen", "1", "--repeat", "1", "--json"],
-                       args.device, clock.most(expected))
+    most = peak([args.kvc, "bench", unit.model.path, "--device", args.device, "--trusted", "--policy", cell["policy"],
+                 "--prompt", str(cell["prompt"]), "--gen", "1", "--repeat", "1", "--json"],
+                args.device, clock.most(expected))
     if most is not None:
         cell["result"]["device_bytes_peak"] = most
     return most is not None

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import gpu_cells
+import gpu_machine
 import gpu_run
 
 MEMORY = "/dev/shm"  # a folder of files in memory
@@ -27,9 +28,8 @@ def room(folder):
     free = shutil.disk_usage(folder).free
     if not in_memory(folder):
         return free
-    with open("/proc/meminfo", encoding="ascii") as file:
-        available = [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
-    return min([free] + [n - min(n // 4, BESIDE_FILES) for n in available])
+    memory = gpu_machine.available()
+    return free if memory is None else min(free, memory - min(memory // 4, BESIDE_FILES))
 
 
 def hold(folder):

@@ -59,13 +59,13 @@ cudaError_t LaunchEarly(const Launch& launch, void** params, cudaStream_t stream
 
 LaunchGraphs::LaunchGraphs(const LaunchTraits& traits, KeptBlocks* kept)
     : kept_(kept), enabled_(traits.graphs), early_(traits.early && kHasEarlyEdges) {}
-void LaunchGraphs::Clear() {
-  for (Graph& graph : graphs_) Destroy(&graph);
-  graphs_.clear();
-}
-
 void LaunchGraphs::ForgetPackets() {
   for (Graph& graph : graphs_) Destroy(&graph);
+}
+
+void LaunchGraphs::Clear() {
+  ForgetPackets();
+  graphs_.clear();
 }
 
 void LaunchGraphs::Destroy(Graph* graph) {
@@ -203,8 +203,11 @@ cudaError_t LaunchGraphs::Replay(cudaStream_t stream, Graph* graph, LaunchList* 
   cudaError_t e = cudaSuccess;
   if (graph->exec != nullptr) {
     e = Update(graph, list, copy);
-    if (e == cudaSuccess) n_refused_ = 0;
-    if (e != cudaSuccess && !GoesAnew(stream, graph, e)) return e;
+    if (e == cudaSuccess) {
+      n_refused_ = 0;
+    } else if (!GoesAnew(stream, graph, e)) {
+      return e;
+    }
   }
   if (graph->exec == nullptr) e = Build(graph, *list, copy);
   while (RefusesEdges(e) && early_ && graph->exec == nullptr) {
