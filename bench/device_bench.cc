@@ -1,11 +1,13 @@
 // Single operations of a device, the same ones on every kind of it: what a layer of the 1B shape does to a
 // prompt and at a step, what methods do to it, and the largest product. Usage: device_bench [--device
-// cpu|cuda] [--small] [--json] [--rows N,N,...] [--tuning] [part of a name]... GFLOP/s counts 2 operations a
-// product; GB/s what has to be read and written at least; the share is of what the device reads in the same
-// run (Device::MeasureBandwidth) and means something where an operation waits for memory; host us is what a
-// call takes of the host, where that is not the device. What targets are judged by comes first. An operation
-// that fails says so on stderr, the others go on, and the program fails at its end. --small: every operation
-// once, over little. --tuning: what the device is tuned to, and nothing is measured. The log goes to stderr.
+// cpu|cuda] [--small] [--json] [--rows N,N,...] [--tuning] [part of a name]... us is the median of 11 batches
+// of 25 ms or more (of 5 where one takes a quarter of a second), p10 and p90 what a tenth of them is not
+// above or not below. GFLOP/s counts 2 operations a product; GB/s what has to be read and written at least;
+// the share is of what the device reads in the same run (Device::MeasureBandwidth) and means something where
+// an operation waits for memory; host us is what a call takes of the host, where that is not the device. What
+// targets are judged by comes first. An operation that fails says so on stderr, the others go on, and the
+// program fails at its end. --small: every operation once, over little. --tuning: what the device is tuned
+// to, and nothing is measured. The log goes to stderr.
 #include "bench/device_bench.h"
 
 #include <sstream>

@@ -53,8 +53,9 @@ class DeviceBench {
         stream_(Taken(device_->NewStream())) {
     rate_ = Taken(device_->MeasureBandwidth());
     if (!options_.json)
-      std::printf("%s: %.1f GB/s read\n%-46s %12s %12s %10s %7s%s\n", device_->info().description.c_str(),
-                  rate_ * 1e-9, "", "us", "GFLOP/s", "GB/s", "share", computes() ? "" : "      host us");
+      std::printf("%s: %.1f GB/s read\n%-46s %12s %12s %12s %12s %10s %7s%s\n",
+                  device_->info().description.c_str(), rate_ * 1e-9, "", "us", "p10", "p90", "GFLOP/s",
+                  "GB/s", "share", computes() ? "" : "      host us");
   }
 
   Device* device() const { return device_.get(); }
@@ -136,27 +137,30 @@ class DeviceBench {
     if (Wants(name)) Attempt(name, measure);
   }
 
-  // The best of some batches of calls of f, each with one wait at its end. What the host takes itself is how
-  // long a call is on its way where nothing is in front of it: where that is about as long as the operation,
-  // it is not the device that is measured, or the call waits for a result.
+  // Batches of calls of f, each with one wait at its end: a row is of their median and deciles. Those that
+  // were too short to be counted have warmed it up. What the host takes itself is how long a call is on its
+  // way where nothing is in front of it: where that is about as long as the operation, it is not the device
+  // that is measured, or the call waits for a result.
   template <typename F>
   void Measure(const std::string& name, double flops, double bytes, F&& f, const Calls& calls = {}) {
+    constexpr double kLong = 0.25;  // seconds: fewer batches of such
     if (!Wants(name)) return;
-    const double least = options_.small ? 0 : 0.05;
     const double host = HostSeconds(f);
-    double best = 1e9, spent = 0;
-    for (int batch = 1, n = 0; n < (options_.small ? 1 : 5) || spent < 5 * least; ++n) {
+    const double least = options_.small ? 0 : 0.025;  // seconds, beside which a wait is nothing
+    std::vector<double> seconds;                      // of an operation, by batch
+    for (size_t n_batches = 1, batch = 1; seconds.size() < n_batches;) {
       const double start = Seconds();
-      for (int i = 0; i < batch; ++i) {
+      for (size_t i = 0; i < batch; ++i) {
         f();
         if (calls.passes) Wait();
       }
       if (!calls.passes) Wait();
       const double took = Seconds() - start;
-      best = std::min(best, took / batch), spent += took;
-      if (took < least) batch *= 2, n = -1;
+      seconds.push_back(took / static_cast<double>(batch) / calls.operations);
+      if (took < least) batch *= 2, seconds.clear();
+      n_batches = options_.small ? 1 : took < kLong ? 11 : 5;
     }
-    Print(name, best / calls.operations, computes() ? 0 : host / calls.operations, flops, bytes);
+    Print(name, SpreadOf(seconds), computes() ? 0 : host / calls.operations, flops, bytes);
   }
 
   // Once more what shares are of, behind what is judged by them: clocks may have come up since. Rows say the
@@ -167,7 +171,7 @@ class DeviceBench {
     constexpr double kBytes = int64_t{2} << 30;
     const double rate = Taken(device_->MeasureBandwidth());
     rate_ = std::max(rate_, rate);
-    Print(name, kBytes / rate, 0, 0, kBytes);
+    Print(name, SpreadOf({kBytes / rate}), 0, 0, kBytes);
   }
 
  private:
@@ -185,19 +189,22 @@ class DeviceBench {
   }
 
   // host: 0 where the device is the host.
-  void Print(const std::string& name, double seconds, double host, double flops, double bytes) const {
+  void Print(const std::string& name, const Spread& seconds, double host, double flops, double bytes) const {
+    const double rate = bytes / seconds.median;
     char host_text[64] = "";
     if (host > 0)
       std::snprintf(host_text, sizeof host_text, options_.json ? ",\"host_seconds\":%.9g" : " %12.1f",
                     options_.json ? host : host * 1e6);
     if (options_.json) {
       std::printf(
-          "{\"device\":\"%s\",\"operation\":\"%s\",\"seconds\":%.9g,\"flops\":%.9g,\"bytes\":%.9g,"
-          "\"read_bytes_per_second\":%.9g%s}\n",
-          device_->info().name.c_str(), name.c_str(), seconds, flops, bytes, rate_, host_text);
+          "{\"device\":\"%s\",\"operation\":\"%s\",\"seconds\":%.9g,\"seconds_p10\":%.9g,"
+          "\"seconds_p90\":%.9g,\"n\":%d,\"flops\":%.9g,\"bytes\":%.9g,\"read_bytes_per_second\":%.9g%s}\n",
+          device_->info().name.c_str(), name.c_str(), seconds.median, seconds.p10, seconds.p90, seconds.n,
+          flops, bytes, rate_, host_text);
     } else {
-      std::printf("%-46s %12.1f %12.1f %10.2f %5.1f %%%s\n", name.c_str(), seconds * 1e6,
-                  flops / seconds * 1e-9, bytes / seconds * 1e-9, 100 * bytes / seconds / rate_, host_text);
+      std::printf("%-46s %12.1f %12.1f %12.1f %12.1f %10.2f %5.1f %%%s\n", name.c_str(), seconds.median * 1e6,
+                  seconds.p10 * 1e6, seconds.p90 * 1e6, flops / seconds.median * 1e-9, rate * 1e-9,
+                  100 * rate / rate_, host_text);
     }
     std::fflush(stdout);
   }

@@ -104,9 +104,11 @@ void CompressionOf(DeviceBench* bench, const std::string& name, int32_t n, int32
 }  // namespace
 
 void Compression(DeviceBench* bench) {
-  const int32_t n = bench->small() ? 128 : 8192, keep = bench->small() ? 48 : 1024;
-  const std::string name = "compress to " + std::to_string(keep) + " of " + std::to_string(n) + " entries";
-  bench->AttemptOne(name, [&] { CompressionOf(bench, name, n, keep); });
+  const int32_t keep = bench->small() ? 48 : 1024;
+  for (const int32_t n : {bench->small() ? 128 : 8192, bench->small() ? 64 : 4096}) {
+    const std::string name = "compress to " + std::to_string(keep) + " of " + std::to_string(n) + " entries";
+    bench->AttemptOne(name, [&] { CompressionOf(bench, name, n, keep); });
+  }
 }
 
 }  // namespace kvc::bench

@@ -157,8 +157,16 @@ class Filling {
   DeviceBuffer<uint8_t> codes_;
 };
 
-// Of the mean, what the heads of a layer have: the longest half of all entries, the next half of the rest.
-constexpr double kRagged[] = {4, 2, 1, 0.5, 0.25, 0.125, 0.0625, 0.0625};
+// Of the mean, what the eight heads of a layer have.
+struct HeadLengths {
+  const char* name;
+  double of_mean[8];  // the longest one first
+};
+constexpr HeadLengths kUniform{"uniform", {1, 1, 1, 1, 1, 1, 1, 1}};
+// The longest half of all entries, the next half of the rest.
+constexpr HeadLengths kRagged{"ragged", {4, 2, 1, 0.5, 0.25, 0.125, 0.0625, 0.0625}};
+// One has nearly all, which many blocks have to share.
+constexpr HeadLengths kGiant{"one giant", {7.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125}};
 
 }  // namespace
 
@@ -236,7 +244,7 @@ enum Layers { kInTurns, kPass, kLong };
 struct StepCase {
   int32_t sessions, mean;  // entries of a head
   Kind kind;
-  bool ragged;
+  const HeadLengths& heads;
   // kInTurns: a row is of one layer, and there are as many as no cache of the device holds; kPass: a row is
   // of all of those; kLong: of as many as make the wait behind them nothing.
   Layers layers;
@@ -252,15 +260,16 @@ struct StepCase {
   }
   std::string Name(const DeviceBench& bench, int32_t n_layers) const {
     return "attend " + std::to_string(sessions) + " of " + std::to_string(Mean(bench)) + " entries " +
-           kind.name + (ragged ? ", ragged" : ", uniform") + (dropping ? ", dropping" : "") +
-           (sliding ? ", sliding" : "") + (layers == kInTurns ? "" : InLayers(n_layers));
+           kind.name + ", " + heads.name + (dropping ? ", dropping" : "") + (sliding ? ", sliding" : "") +
+           (layers == kInTurns ? "" : InLayers(n_layers));
   }
 };
 
 void StepAttentionOf(DeviceBench* bench, PageArenas* arenas, const NetworkShape& s, const StepCase& c,
                      int32_t n_layers) {
   const int32_t mean = c.Mean(*bench);
-  const int32_t longest = c.ragged ? mean * static_cast<int32_t>(kRagged[0]) : mean;
+  const auto of_mean = [&](size_t h) { return static_cast<int32_t>(mean * c.heads.of_mean[h]); };
+  const int32_t longest = of_mean(0);
   const int32_t n_aux = c.dropping ? 1 : 0;
   const Layer layer(bench, s, longest, n_aux);
   Filling filling(bench, layer, longest, s);
@@ -269,9 +278,9 @@ void StepAttentionOf(DeviceBench* bench, PageArenas* arenas, const NetworkShape&
     test::UniformLayout layout = LayoutOf(s, c.kind, n_layers);
     layout.n_aux = n_aux;
     caches.push_back(Taken(KvCache::Create(layout.Make(), arenas)));
-    std::vector<int32_t> kept(static_cast<size_t>(s.n_kv_heads), mean);
-    for (size_t h = 0; c.ragged && h < kept.size(); ++h)  // another head is the longest in every session
-      kept[(h + static_cast<size_t>(i)) % kept.size()] = static_cast<int32_t>(mean * kRagged[h]);
+    std::vector<int32_t> kept(static_cast<size_t>(s.n_kv_heads));
+    for (size_t h = 0; h < kept.size(); ++h)  // another head is the longest in every session
+      kept[(h + static_cast<size_t>(i)) % kept.size()] = of_mean(h);
     for (int32_t at = 0; at < n_layers; ++at) filling.Store(caches.back().get(), at, kept);
   }
   const std::vector<int32_t> most(static_cast<size_t>(n_layers * s.n_kv_heads), mean);
@@ -292,16 +301,18 @@ void StepAttention(DeviceBench* bench) {
   PageArenas arenas(bench->device(), std::make_shared<MemoryMeter>(0));
   const Kind bf16{KvType::kBf16, "bf16", 0}, int8{KvType::kInt8, "int8", 32}, int4{KvType::kInt4, "int4", 32};
   // The last two have hardly anything to attend to: what is left is the new entry, and the old one that goes.
-  for (const StepCase& c : {StepCase{16, 4096, bf16, false, kInTurns},
-                            {16, 4096, bf16, true, kInTurns},
-                            {16, 4096, int8, false, kInTurns},
-                            {16, 4096, int4, false, kInTurns},
-                            {2, 4096, bf16, true, kInTurns},
-                            {1, 8192, bf16, true, kPass},
-                            {1, 1024, bf16, false, kLong},
-                            {1, 1024, bf16, false, kLong, true},
-                            {1, 8, bf16, false, kLong},
-                            {1, 8, bf16, false, kLong, false, true}}) {
+  for (const StepCase& c : {StepCase{16, 4096, bf16, kUniform, kInTurns},
+                            {16, 4096, bf16, kRagged, kInTurns},
+                            {16, 4096, bf16, kGiant, kInTurns},
+                            {16, 4096, int8, kUniform, kInTurns},
+                            {16, 4096, int4, kUniform, kInTurns},
+                            {2, 4096, bf16, kRagged, kInTurns},
+                            {1, 8192, bf16, kRagged, kPass},
+                            {1, 32768, bf16, kUniform, kPass},
+                            {1, 1024, bf16, kUniform, kLong},
+                            {1, 1024, bf16, kUniform, kLong, true},
+                            {1, 8, bf16, kUniform, kLong},
+                            {1, 8, bf16, kUniform, kLong, false, true}}) {
     const int32_t n_layers = c.NumberOfLayers(*bench, s);
     bench->AttemptOne(c.Name(*bench, n_layers), [&] { StepAttentionOf(bench, &arenas, s, c, n_layers); });
   }

@@ -7,6 +7,7 @@ tables as this prints them (--write puts them there, a test compares).
 
 import dataclasses
 import os
+import re
 import sys
 
 from shapes import SHAPES, Shape
@@ -27,12 +28,13 @@ class Device:
     block: float  # bytes per second that one multiprocessor reads from the second cache: 64 a clock
     turn: float  # seconds from the choice of a token to the first kernel of the next step: the host waits for it,
     # makes the first piece and starts a graph. An estimate.
+    known_by: str  # in what kvc devices says of it; all Orins have one name
 
 
 DEVICES = {
-    "H200": Device(4300e9, 650e12, 350e12, 1.3e-6, 4e-6, 112e9, 60e-6),
-    "A100 80 GB": Device(1700e9, 240e12, 190e12, 1.3e-6, 4e-6, 90e9, 60e-6),
-    "Orin AGX 64 GB": Device(178e9, 28e12, 20e12, 2.5e-6, 8e-6, 83e9, 150e-6),
+    "H200": Device(4300e9, 650e12, 350e12, 1.3e-6, 4e-6, 112e9, 60e-6, r"\bH200\b"),
+    "A100 80 GB": Device(1700e9, 240e12, 190e12, 1.3e-6, 4e-6, 90e9, 60e-6, r"\bA100\b.*\b80GB\b"),
+    "Orin AGX 64 GB": Device(178e9, 28e12, 20e12, 2.5e-6, 8e-6, 83e9, 150e-6, r"\bOrin\b.*, 16 multiprocessors"),
 }
 MODELS = {
     "0.5B": SHAPES["0.5b"],
@@ -105,6 +107,24 @@ def prompt_seconds(device, shape, tokens):
     moved = shape.layers * tokens * sum(b for _, b in activation_bytes(shape)) / (EFFICIENCY * device.bandwidth)
     gaps = PROMPT_LAUNCHES * shape.layers * -(-tokens // PROMPT_ROWS) * device.gap
     return products + attention + moved + gaps
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    """Tokens per second of a prompt, and of the steps behind it; None: of another device or shape."""
+
+    prompt: float
+    steps: float
+
+
+def predicted(description, model, weight, tokens, entries):
+    """For a device by its description, a model by the name of its shape, a prompt of so many tokens, of which `entries`
+    a head stay."""
+    device = next((device for device in DEVICES.values() if re.search(device.known_by, description)), None)
+    if device is None or model not in MODELS or weight not in WEIGHTS:
+        return Predicted(None, None)
+    shape = MODELS[model]
+    return Predicted(tokens / prompt_seconds(device, shape, tokens), 1 / step_seconds(device, shape, weight, entries))
 
 
 def digits(x):

@@ -65,6 +65,35 @@ def attend_padded(bench):
     return bench.timed(run, f"SDPA over heads padded to {longest} entries, masked; {n} layers, {how}", n)
 
 
+def attend_uniform(bench):
+    """Heads that are as long as each other: the best of the backends. A KV head's query heads are heads, or rows of one
+    head, which is the same where none is causal."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    s, sdpa = bench.sizes, bench.torch.nn.functional.scaled_dot_product_attention
+    n = bench.copies(4 * s.uniform * s.kv_heads * s.head_dim)
+    layers = [[bench.normal(1, s.kv_heads, s.uniform, s.head_dim) for _ in range(2)] for _ in range(n)]
+    as_heads = bench.normal(1, s.heads, 1, s.head_dim), {"enable_gqa": True}
+    as_rows = as_heads[0].view(1, s.kv_heads, s.group, s.head_dim), {}
+    best, said = None, []
+    for backend in ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH"):
+        for kind, (q, grouped) in (("query heads as heads", as_heads), ("query heads as rows", as_rows)):
+            name = f"SDPA, {backend} alone, {kind}"
+            try:
+                with sdpa_kernel(getattr(SDPBackend, backend)):
+                    run, how = bench.graphed(
+                        lambda q=q, grouped=grouped: [sdpa(q, k, v, **grouped) for k, v in layers])
+                    got = bench.timed(run, f"{name}; {n} layers of {s.uniform} entries, {how}", n)
+            except Exception as error:  # noqa: BLE001  what a backend cannot do here
+                said.append(f"{name}: {gpu_torch.first_line(error)[:80]}")
+                continue
+            said.append(f"{name}: {got.seconds * 1e6:.1f} us")
+            best = got if best is None or got.seconds < best.seconds else best
+    if best is None:
+        raise RuntimeError(f"no backend runs here: {'; '.join(said)}")
+    return dataclasses.replace(best, what=f"{best.what}; tried: {'; '.join(said)}")
+
+
 # ---- entries are appended to flat caches ----
 
 
@@ -188,11 +217,13 @@ def peers(sizes, everything):
     ragged, prompt = f"attend ragged 1 of {sizes.ragged}", f"attend prompt {sizes.prompt}"
     table = {
         ragged: attend_ragged,
+        f"attend uniform 1 of {sizes.uniform}": attend_uniform,
         prompt: lambda bench: attend_prompt(bench, "FLASH_ATTENTION"),
         f"append research {sizes.appended}": append_research,
         f"compress research {sizes.compressed}": compress_research,
         f"topk {sizes.kv_heads} rows of {sizes.selected}": topk,
         f"step research {sizes.name}": gpu_peers_model.research,
+        f"step research {gpu_torch.SMALLER[sizes].name}": lambda bench: gpu_peers_model.research(bench.of_smaller()),
         f"product {sizes.product} bf16": lambda bench: product(bench, bench.torch.bfloat16),
         f"product {sizes.product} f16": lambda bench: product(bench, bench.torch.float16),
         f"{ragged}, padded": attend_padded,

@@ -1,6 +1,7 @@
 """PyTorch on a device: sizes, the time of calls, attention of ragged heads in the forms that are there. What
 bench/gpu_peers.py measures with."""
 import contextlib
+import copy
 import dataclasses
 import inspect
 import statistics
@@ -28,6 +29,7 @@ class Sizes:
     budget: int  # entries a head that steps have
     depth: int  # the position steps are at
     ragged: int  # entries a head of ragged attention, on the mean
+    uniform: int  # entries of every head where they are alike
     prompt: int  # tokens that attend to each other
     compressed: int  # tokens of which `budget` a head stay
     appended: int  # entries a head of flat caches that grow, on the mean
@@ -39,15 +41,22 @@ class Sizes:
         return self.heads // self.kv_heads
 
 
-LARGE = Sizes("8B", 32, 4096, 14336, 32, 8, 128, 128256, 1024, 32768, 8192, 16384, 8192, 4096, 8192, 131072)
-SMALL = Sizes("small", 2, 128, 256, 32, 8, 16, 512, 64, 256, 128, 64, 256, 64, 64, 512)
+LARGE = Sizes("8B", 32, 4096, 14336, 32, 8, 128, 128256, 1024, 32768, 8192, 32768, 16384, 8192, 4096, 8192, 131072)
+SMALL = Sizes("small", 2, 128, 256, 32, 8, 16, 512, 64, 256, 128, 256, 64, 256, 64, 64, 512)
+# Of a second model, for its steps.
+SMALLER = {
+    LARGE: dataclasses.replace(LARGE, name="1B", layers=16, hidden=2048, ffn=8192, head_dim=64),
+    SMALL: dataclasses.replace(SMALL, name="smaller", hidden=64, ffn=128),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """A median of n measurements, and what was measured, for people."""
+    """The median and deciles of n measurements, and what was measured, for people."""
 
     seconds: float
+    seconds_p10: float
+    seconds_p90: float
     n: int
     what: str
     flops: float = 0  # of products
@@ -61,6 +70,12 @@ class Bench:
         self.small, self.cuda = small, self.device.type == "cuda"
         self.generator = torch.Generator(device=self.device)
         self.generator.manual_seed(1)
+
+    def of_smaller(self):
+        """The same, with the sizes of the second model."""
+        other = copy.copy(self)
+        other.sizes = SMALLER[self.sizes]
+        return other
 
     def normal(self, *shape, scale=1.0):
         """Random numbers as networks have them, bf16."""
@@ -103,7 +118,9 @@ class Bench:
         warm, most, least = (1, 3, 3) if self.small else (WARM, MOST, LEAST)
         n = max(least, min(most, int(SECONDS / max(about, 1e-9))))
         self.seconds(call, min(warm, n))
-        return Timed(statistics.median(self.seconds(call, n)) / parts, n, what)
+        took = sorted(seconds / parts for seconds in self.seconds(call, n))
+        tenth = (n + 4) // 10  # of the measurements themselves, as bench/clock.h has them
+        return Timed(statistics.median(took), took[tenth], took[-1 - tenth], n, what)
 
     def graphed(self, call):
         """(what runs the call's kernels as one graph, "one CUDA graph"), or the call itself and why it is none."""

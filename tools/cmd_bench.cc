@@ -131,6 +131,7 @@ struct BenchResult {
   double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, step_seconds = 0,
          step_median = 0, step_p99 = 0, cache_bytes_mean = 0;
   double bandwidth = 0, bandwidth_fraction = 0;
+  double slow_stretch = 0, low_fraction = 0;  // what a tenth of the stretches is not below; not above
   int64_t bytes_per_step = 0, decode_passes = 0, steps_timed = 0, process_bytes_peak = 0;
   kvc_session_stats stats{};
   BatchResult together;
@@ -140,7 +141,7 @@ struct BenchResult {
 // Medians over the repetitions.
 BenchResult Measure(const BenchOptions& options, const Model& model, const Policy& policy,
                     const TokenList& tokens) {
-  std::vector<double> prefill, compress, first, step, medians, following, bandwidth, fractions;
+  std::vector<double> prefill, compress, first, step, medians, following, stretches, bandwidth, fractions;
   BenchResult result;
   const int64_t weights = WeightBytesPerStep(model);
   kvc_session_params params = DefaultSessionParams();
@@ -169,6 +170,7 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
     result.bytes_per_step = weights + static_cast<int64_t>(one.cache_bytes_mean);
     for (const Stretch& s : one.stretches) {
       const double used = Ratio(static_cast<double>(result.bytes_per_step), s.seconds_mean);
+      stretches.push_back(s.seconds_mean);
       bandwidth.push_back(s.bandwidth);
       fractions.push_back(Ratio(used, s.bandwidth));
     }
@@ -183,6 +185,8 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
   result.steps_timed = static_cast<int64_t>(following.size());
   result.bandwidth = Median(bandwidth);
   result.bandwidth_fraction = Median(fractions);
+  result.slow_stretch = Quantile(stretches, 0.9);
+  result.low_fraction = Quantile(fractions, 0.1);
   return result;
 }
 
@@ -195,6 +199,7 @@ Json ResultJson(const BenchOptions& options, const BenchResult& result, const Mo
   const auto decoded = [&](double value) { return options.gen > 0 ? Json(value) : Json(nullptr); };
   return Json{{"prefill_tokens_per_second", Ratio(options.prompt, result.prefill_seconds)},
               {"decode_tokens_per_second", decoded(Ratio(1, result.step_seconds))},
+              {"decode_tokens_per_second_p10", decoded(Ratio(1, result.slow_stretch))},
               {"first_token_seconds", decoded(result.first_token_seconds)},
               {"compress_seconds", result.compress_seconds},
               {"cache_bytes", result.stats.cache_bytes},
@@ -204,6 +209,7 @@ Json ResultJson(const BenchOptions& options, const BenchResult& result, const Mo
               {"weight_bytes", result.stats.weight_bytes},
               {"process_bytes_peak", result.process_bytes_peak},
               {"bandwidth_fraction", decoded(result.bandwidth_fraction)},
+              {"bandwidth_fraction_p10", decoded(result.low_fraction)},
               {"read_bandwidth_bytes_per_second", result.bandwidth},
               {"bytes_per_step", result.bytes_per_step},
               {"prefill_seconds", result.prefill_seconds},

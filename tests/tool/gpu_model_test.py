@@ -65,6 +65,21 @@ class Predictions(unittest.TestCase):
         bytes_of = 16384 * shape.layers * shape.kv_heads * shape.head_size * 2 * 2
         self.assertAlmostEqual(bytes_of / (gpu_model.EFFICIENCY * device.bandwidth), longer - shorter, places=12)
 
+    def test_devices_are_known_by_what_they_say_of_themselves(self):
+        for description, known in (("NVIDIA H200, 132 multiprocessors, compute capability 9.0, 139.8 GiB", "H200"),
+                                   ("NVIDIA A100-SXM4-80GB, 108 multiprocessors, compute capability 8.0", "A100 80 GB"),
+                                   ("Orin, 16 multiprocessors, compute capability 8.7, 61.3 GiB", "Orin AGX 64 GB"),
+                                   ("NVIDIA A100-PCIE-40GB, 108 multiprocessors", None),
+                                   ("NVIDIA GH200 480GB, 132 multiprocessors", None),
+                                   ("Orin, 8 multiprocessors, compute capability 8.7, 7.4 GiB", None)):
+            got = gpu_model.predicted(description, "8B", "int4", 8192, 1024)
+            if known is None:
+                self.assertEqual(gpu_model.Predicted(None, None), got, description)
+                continue
+            row = next(line for line in gpu_model.tables().splitlines() if line.startswith(f"| {known}, 8B int4 |"))
+            self.assertEqual(gpu_model.digits(got.steps), row.split("|")[-2].strip(), description)
+        self.assertEqual(gpu_model.Predicted(None, None), gpu_model.predicted("NVIDIA H200", None, "bf16", 9, 9))
+
 
 if __name__ == "__main__":
     unittest.main()

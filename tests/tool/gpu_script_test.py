@@ -25,9 +25,9 @@ import gpu_torch  # noqa: E402
 from gpu_targets_test import cell  # noqa: E402
 
 KVC = None  # the program, from the command line
-PEERS = ["attend ragged 1 of 128", "attend prompt 64", "append research 64", "compress research 256",
-         "topk 8 rows of 512", "step research small", "product 64 bf16", "product 64 f16",
-         "attend ragged 1 of 128, padded", "attend prompt 64, cuDNN"]  # of --small
+PEERS = ["attend ragged 1 of 128", "attend uniform 1 of 256", "attend prompt 64", "append research 64",
+         "compress research 256", "topk 8 rows of 512", "step research small", "step research smaller",
+         "product 64 bf16", "product 64 f16", "attend ragged 1 of 128, padded", "attend prompt 64, cuDNN"]  # of --small
 COPIED = 2 * (128 << 20) / 1e-3  # bytes both ways in the millisecond that a copy takes on the emulated device
 
 
@@ -56,11 +56,12 @@ class Memory(unittest.TestCase):
 
 class Operations(unittest.TestCase):
     def test_rows_are_reckoned_from_seconds(self):
-        row = {"operation": "layer x", "seconds": 2e-3, "flops": 4e9, "bytes": 1e9, "read_bytes_per_second": 2e12}
+        row = {"operation": "layer x", "seconds": 2e-3, "seconds_p10": 1.9e-3, "seconds_p90": 2.5e-3, "flops": 4e9,
+               "bytes": 1e9, "read_bytes_per_second": 2e12}
         lines = gpu_report.operation_rows({"operations": [row]})
-        self.assertEqual(lines[-1], "| layer x | 2000.0 | 2.00 | 500.0 | 25.0 % | |")
+        self.assertEqual(lines[-1], "| layer x | 2000.0 | 1900.0 to 2500.0 | 2.00 | 500.0 | 25.0 % | |")
         self.assertEqual(gpu_report.operation_rows({"operations": [row | {"host_seconds": 4e-6}]})[-1],
-                         "| layer x | 2000.0 | 2.00 | 500.0 | 25.0 % | 4.0 |")
+                         "| layer x | 2000.0 | 1900.0 to 2500.0 | 2.00 | 500.0 | 25.0 % | 4.0 |")
         self.assertEqual(gpu_report.operation_rows({"operations": []}), [])
         self.assertEqual(gpu_report.operation_rows({"operations": [], "operations_error": "no memory"}),
                          ["", "Single operations were not measured: no memory"])
@@ -86,14 +87,16 @@ class Operations(unittest.TestCase):
 
 class PeerRows(unittest.TestCase):
     def test_what_was_measured_and_what_was_not(self):
-        rows = [{"peer": "a", "seconds": 2e-3, "n": 50, "what": "b", "library": "PyTorch 2"},
+        rows = [{"peer": "a", "seconds": 2e-3, "seconds_p10": 1.9e-3, "seconds_p90": 2.5e-3, "n": 50, "what": "b",
+                 "library": "PyTorch 2"},
                 {"peer": "c", "error": "no memory", "library": "PyTorch 2"}]
+        measured = "| a | 2000.0 | 1900.0 to 2500.0 | 50 | b |"
         self.assertEqual(gpu_report.peer_rows({"peers": rows}), [
-            "", "| PyTorch 2 | us | of | what |", "|---|---|---|---|", "| a | 2000.0 | 50 | b |",
-            "| c | no memory | | |"])
+            "", "| PyTorch 2 | us | p10 to p90 | of | what |", "|---|---|---|---|---|", measured,
+            "| c | no memory | | | |"])
         self.assertEqual(gpu_report.peer_rows({}), [])
         cut = gpu_report.peer_rows({"peers": rows[:1], "peers_error": "out of time"})
-        self.assertEqual((cut[1], cut[-1]), ("PyTorch was cut off: out of time", "| a | 2000.0 | 50 | b |"))
+        self.assertEqual((cut[1], cut[-1]), ("PyTorch was cut off: out of time", measured))
         self.assertIn("not there", gpu_report.peer_rows({"peers": [], "peers_error": "PyTorch is not there"})[-1])
 
     def test_a_processor_has_no_time_for_them(self):
@@ -159,6 +162,17 @@ class Commands(unittest.TestCase):
 
     def test_a_model_that_is_not_there(self):
         self.assertEqual(self.dev("none.kvc"), (1, "dev: no model file 'none.kvc': ./dev gpu MODEL.kvc...\n"))
+
+
+class Timed(unittest.TestCase):
+    def test_the_median_and_the_deciles_of_calls(self):
+        """As device_bench has them of its batches: measurements themselves."""
+        bench = object.__new__(gpu_torch.Bench)
+        bench.small, bench.cuda = False, False
+        for about, n, median, p10, p90 in ((1e-6, 50, 25.5, 6, 45), (0.27, 11, 6, 2, 10), (9, 5, 3, 1, 5)):
+            bench.seconds = lambda call, times, about=about: [about] if times == 1 else list(range(times, 0, -1))
+            self.assertEqual(bench.timed(lambda: None, "calls"), gpu_torch.Timed(median, p10, p90, n, "calls"))
+            self.assertEqual(bench.timed(lambda: None, "", 2).seconds_p90, p90 / 2)
 
 
 class Peers(unittest.TestCase):

@@ -30,6 +30,19 @@ TEST(ToolBench, HasTheKeys) {
   EXPECT_GE(result["compress_seconds"].get<double>(), 0);
 }
 
+// Of eight stretches the slowest is what a tenth is not below: no faster than all of them.
+TEST(ToolBench, SlowStretchesAreNoFasterThanTheRest) {
+  const Json result =
+      KvcJson({"bench", KVC_RECALL, "--prompt", "8", "--gen", "64", "--repeat", "1", "--json"});
+  for (const std::string key : {"decode_tokens_per_second", "bandwidth_fraction"}) {
+    EXPECT_GT(result[key + "_p10"].get<double>(), 0) << key;
+    EXPECT_LE(result[key + "_p10"].get<double>(), result[key].get<double>() * (1 + 1e-9)) << key;
+  }
+  const Json no_step =
+      KvcJson({"bench", KVC_RECALL, "--prompt", "8", "--gen", "0", "--repeat", "1", "--json"});
+  EXPECT_TRUE(no_step["decode_tokens_per_second_p10"].is_null());
+}
+
 // Several prompts: the document of each on a line of its own, in the order they were named.
 TEST(ToolBench, OfSeveralPrompts) {
   std::vector<std::string> arguments = {"bench", KVC_RECALL, "--prompt", "64,8",
