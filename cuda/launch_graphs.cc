@@ -163,7 +163,8 @@ cudaError_t LaunchGraphs::Update(Graph* graph, LaunchList* list, const PacketCop
     const cudaKernelNodeParams p = NodeParams(list, i, &pointers_);
     e = cudaGraphExecKernelNodeSetParams(graph->exec, graph->nodes[i], &p);
   }
-  graph->copy = copy, graph->list = *list;
+  // A graph that has only a part of it has to get all of it again: what it had counts on.
+  if (e == cudaSuccess) graph->copy = copy, graph->list = *list;
   return e;
 }
 

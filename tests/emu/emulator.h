@@ -37,9 +37,10 @@ struct Options {
   int compiled_for = 0;  // the compute capability, times ten, of the program's kernels; 0: the device's
   cudaError_t count_error = cudaSuccess;
   bool virtual_memory = true;
-  bool early_edges = true;                  // in graphs: drivers before CUDA 12.3 have none
-  bool mixed_edges = true;                  // and those to what has others as well
-  int64_t refused_updates = 0;              // of graphs, the next ones
+  bool early_edges = true;      // in graphs: drivers before CUDA 12.3 have none
+  bool mixed_edges = true;      // and those to what has others as well
+  int64_t refused_updates = 0;  // of graphs, the next ones, with this error
+  cudaError_t refused_with = cudaErrorInvalidValue;
   cudaError_t kernels_error = cudaSuccess;  // of kernels that are asked for
   // Another thread of the process captures a graph, in the mode that bars what could disturb it from all
   // others.

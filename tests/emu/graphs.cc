@@ -26,12 +26,12 @@ struct Work {
   size_t bytes = 0;
 };
 
-// A change of a graph that a driver would not take, as tests want it.
-bool RefusesUpdate() {
-  int64_t& left = GetOptions().refused_updates;
-  if (left <= 0) return false;
-  --left;
-  return true;
+// What a driver says of a change of a graph, as tests want it.
+cudaError_t Updates() {
+  Options& options = GetOptions();
+  if (options.refused_updates <= 0) return cudaSuccess;
+  --options.refused_updates;
+  return options.refused_with;
 }
 
 // A kernel that was made ready: it has 48 KiB of shared memory, and up to 99 KiB where it asks for more.
@@ -296,15 +296,17 @@ cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode
                                              const cudaKernelNodeParams* p) {
   const HeapPause pause;
   CUgraphExec_st::Step* step = exec->Of(node);
-  if (kvc::emu::RefusesUpdate() || step == nullptr || step->work.function != p->func)
-    return cudaErrorInvalidValue;
+  if (step == nullptr || step->work.function != p->func) return cudaErrorInvalidValue;
+  const cudaError_t e = kvc::emu::Updates();
+  if (e != cudaSuccess) return e;
   return SetKernel(p->func, p->grid, p->block, p->sharedMemBytes, p->kernelParams, &step->work);
 }
 cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t exec, cudaGraphNode_t node, void* to,
                                                const void* from, size_t bytes, cudaMemcpyKind) {
   CUgraphExec_st::Step* step = exec->Of(node);
-  if (kvc::emu::RefusesUpdate() || step == nullptr || step->work.function != nullptr || bytes == 0)
-    return cudaErrorInvalidValue;
+  if (step == nullptr || step->work.function != nullptr || bytes == 0) return cudaErrorInvalidValue;
+  const cudaError_t e = kvc::emu::Updates();
+  if (e != cudaSuccess) return e;
   step->work.to = to, step->work.from = from, step->work.bytes = bytes;
   return cudaSuccess;
 }

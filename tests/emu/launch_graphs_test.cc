@@ -259,6 +259,32 @@ TEST_F(LaunchGraphsTest, ChangesThatAreRefused) {
   }
 }
 
+// A change for which there is no memory, while some is kept: that goes, and the graph gets all of the change.
+TEST_F(LaunchGraphsTest, ChangesWithoutRoom) {
+  for (const int64_t refused : {1, 2, 3}) {
+    SCOPED_TRACE(refused);
+    emu::GetOptions() = {};
+    KeptBlocks kept(int64_t{1} << 20);
+    kept.Watch(real_, nullptr);
+    {
+      CudaStream stream({}, {}, &kept);
+      Begin(&stream);
+      for (uint32_t step = 0; step < 8; ++step) {
+        void* block = nullptr;
+        ASSERT_EQ(kept.Allocate(4096, &block), cudaSuccess);
+        kept.Free(block, 4096);
+        if (step == 4) emu::GetOptions().refused_updates = refused;
+        emu::GetOptions().refused_with = cudaErrorMemoryAllocation;
+        Step(&stream, 5, 3 + static_cast<int32_t>(step % 2), step);
+        ExpectExpected(&stream);
+      }
+      // The first time comes alone; so does a change that is refused twice, and the step behind it.
+      EXPECT_EQ(stream.graphs().n_replayed(), refused == 1 ? 7 : 5);
+    }
+    kept.Close();
+  }
+}
+
 // What is kept of freed memory goes before launches go one by one.
 TEST_F(LaunchGraphsTest, WhatIsKeptGoesForAGraph) {
   constexpr int64_t kKept = 200000;
