@@ -53,8 +53,9 @@ Status ChunkBuffers::Reserve(const Network& network, const PromptRequest& r, con
   if (!r.column_sums && r.reread == nullptr) return {};
   KVC_RETURN_IF_ERROR(lse_.Reserve(memory, int64_t{c.n_heads} * ChunkOf(*memory.device, r), "column sums"));
   if (r.reread == nullptr) return {};
-  const int64_t seen = r.reread->local ? Reread::kFirst + r.reread->LongestSight() : r.max_cached + r.n;
-  return fold_.Reserve(memory, memory.device->AttendAndFoldScratchBytes(rows, c.n_heads, seen), what);
+  fold_entries_ = r.reread->local ? Reread::kFirst + r.reread->LongestSight() : int64_t{r.max_cached} + r.n;
+  return fold_.Reserve(memory, memory.device->AttendAndFoldScratchBytes(rows, c.n_heads, fold_entries_),
+                       what);
 }
 
 void ChunkBuffers::Free() {
@@ -204,8 +205,9 @@ Status PromptRun::ReadAgain(const Streams& s, const PromptTask& task, ChunkBuffe
     const DevicePtr<float> into = again.local ? seen_.maxima() : observed_.maxima();
     const ColumnFold fold = again.squares ? ColumnFold::kSquares : ColumnFold::kMaxima;
     KVC_RETURN_IF_ERROR(device->AttendAndFold(
-        stream, {AttentionOf(rows, goes_on, true, b),
-                 ColumnsOf(rows, again.local ? 0 : request_.n, into, fold, b), b->fold_.raw()}));
+        stream,
+        {AttentionOf(rows, goes_on, true, b), ColumnsOf(rows, again.local ? 0 : request_.n, into, fold, b),
+         b->fold_.raw(), b->fold_entries_}));
   }
   if (again.local && !Slides() && task.at + task.n == part.end - part.begin)
     KVC_RETURN_IF_ERROR(seen_.Store(stream, device));

@@ -74,6 +74,7 @@ class ChunkBuffers {
   friend class PromptRun;
   DeviceBuffer<float> q_, k_, v_, attended_, lse_;
   DeviceBuffer<uint8_t> network_, place_, fold_;
+  int64_t fold_entries_ = 0;  // of a head, that fold_ is for
 };
 
 // A prompt that advances by chunks: layer by layer, within a layer a few hundred tokens at a time.

@@ -68,7 +68,9 @@ struct ColumnArgs {
 struct AttendAndFoldArgs {
   PromptAttentionArgs attend;  // with lse
   ColumnArgs fold;
+  // Device::AttendAndFoldScratchBytes of scratch_entries: as many as the longest head of any layer may have.
   DeviceBytes scratch;
+  int64_t scratch_entries;
 };
 
 }  // namespace kvc

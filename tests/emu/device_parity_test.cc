@@ -373,12 +373,12 @@ TEST_F(PromptParity, AttentionAndColumnsAtOnce) {
       PromptAttentionArgs attend = Attend(&layer, c, i, lse), attend_apart = Attend(&layer, c, i, lse_apart);
       attend.out = out.at[i], attend_apart.out = apart.at[i];
       const DeviceBytes scratch = pair_->Scratch(i, d.AttendAndFoldScratchBytes(c.n, layer.n_heads, c.base));
-      ASSERT_TRUE(
-          d.AttendAndFold(s, {attend, Fold(&layer, c, i, lse, maxima, ColumnFold::kMaxima, 0), scratch})
-              .ok());
-      ASSERT_TRUE(
-          d.AttendAndFold(s, {attend, Fold(&layer, c, i, lse, squares, ColumnFold::kSquares, 0), scratch})
-              .ok());
+      ASSERT_TRUE(d.AttendAndFold(
+                       s, {attend, Fold(&layer, c, i, lse, maxima, ColumnFold::kMaxima, 0), scratch, c.base})
+                      .ok());
+      ASSERT_TRUE(d.AttendAndFold(s, {attend, Fold(&layer, c, i, lse, squares, ColumnFold::kSquares, 0),
+                                      scratch, c.base})
+                      .ok());
       ASSERT_TRUE(d.AttendPrompt(s, attend_apart).ok());
       ASSERT_TRUE(
           d.FoldColumns(s, Fold(&layer, c, i, lse_apart, squares_apart, ColumnFold::kSquares, 0)).ok());

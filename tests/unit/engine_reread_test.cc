@@ -61,6 +61,31 @@ TEST(Reread, HasEveryTokenOnceBehindInstructionAndLead) {
   }
 }
 
+// Heads of one layer are far longer than those of another: of some the logits are few enough to be kept.
+TEST(Reread, LayersOfVeryDifferentLengths) {
+  struct Case {
+    const char* policy;
+    int32_t first, then, kept;
+  };
+  for (const Case& c : {Case{"reconstruct:budget=256,window=1,allocator=pyramid,reread=own", 2000, 3750, 256},
+                        Case{"kvzip:budget=64,reread=own,reread_part=4352", 5500, 0, 64},
+                        Case{"kvzip:budget=64,reread=own,reread_part=4096", 4200, 0, 64}}) {
+    SCOPED_TRACE(c.policy);
+    const auto session = Make(c.policy, Tiny(10000));
+    ASSERT_TRUE(session->Prefill(TinyPrompt(c.first), true).ok());
+    ASSERT_TRUE(c.then == 0 || session->Prefill(TinyPrompt(c.then, 3), true).ok());
+    size_t n = 0;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int head = 0; head < kKvHeads; ++head) {
+        std::vector<int32_t> kept;
+        ASSERT_TRUE(session->Kept(layer, head, &kept).ok());
+        n += kept.size();
+      }
+    }
+    EXPECT_EQ(n, static_cast<size_t>(c.kept * kLayers * kKvHeads));
+  }
+}
+
 // However full the context: a part that sees only itself is as long as was asked for.
 TEST(Reread, PartsThatSeeThemselvesDoNotShrink) {
   const std::vector<int32_t> ids = TinyPrompt(700);

@@ -141,7 +141,8 @@ Status CpuDevice::AttendAndFold(Stream* s, const AttendAndFoldArgs& args) {
   const ColumnArgs& fold = args.fold;
   const int32_t heads = a.layer.n_kv_heads, group = a.n_heads / heads, blocks = QueryBlocks(a.rows.n),
                 most = *std::max_element(a.rows.base, a.rows.base + heads) + fold.limit;
-  if (fold.fold == ColumnFold::kSums || most > kMostKept) return Device::AttendAndFold(s, args);
+  if (fold.fold == ColumnFold::kSums || args.scratch_entries > kMostKept)
+    return Device::AttendAndFold(s, args);
   const bool squares = fold.fold == ColumnFold::kSquares;
   const int64_t stride = KeptStride(most);
   float *kept = reinterpret_cast<float*>(Raw(args.scratch)),
