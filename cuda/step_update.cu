@@ -330,15 +330,38 @@ class HeadUpdate {
   KVC_DEVICE void HoldLength() {
     if (row_.in_cache) BlockDropRotation(pages_, p_.turn, l_.room.vectors);
     const int32_t n = pages_.len(), over = n - row_.held[g_];
-    BlockOrder(pages_, l_.keys, s_);
-    Each([&](int32_t x, const Slot&) { l_.gone[x] = 0; });
-    for (int32_t i = ThreadOfBlock(); i < over;
-         i += BlockThreads()) {  // with few left, the one before the newest goes
-      const int32_t at = n - i - 2 < row_.n_sinks ? n - i - 2 : row_.n_sinks + i;
-      l_.gone[static_cast<int32_t>(l_.keys[at] & 0xffffffffu)] = 1;
-    }
-    __syncthreads();
+    if (over == 1 && HoldByOne(n)) return;
+    const int32_t first = min(row_.n_sinks, n - 1 - over);  // with few left, the ones before the newest go
+    const auto age = [&](int32_t i) {
+      return ~static_cast<uint32_t>(pages_.At(pages_.Physical(i)).position());
+    };
+    BlockMarkTop(age, n, first + over, s_,
+                 [&](int32_t i, bool old) { l_.gone[pages_.Physical(i)] = old ? 1 : 0; });
+    BlockMarkTop(age, n, first, s_, [&](int32_t i, bool old) {
+      if (old) l_.gone[pages_.Physical(i)] = 0;
+    });
     RemoveGone();
+  }
+
+  // One entry too many, and the first ones lie in the first slots.
+  KVC_DEVICE bool HoldByOne(int32_t n) {
+    if (n - 2 < row_.n_sinks || pages_.main_len() < row_.n_sinks) return false;
+    uint64_t first = 0, best = 0;  // the newest of those; the oldest behind them as the largest key
+    EachLoadedEntry([](int32_t x, const Slot& s) { return OrderKey(s.position(), x); },
+                    [&](int32_t x, const Slot&, uint64_t key) {
+                      if (x < row_.n_sinks) {
+                        first = key > first ? key : first;
+                      } else {
+                        best = ~key > best ? ~key : best;
+                      }
+                    });
+    first = BlockMax(first, s_->longs);
+    const uint64_t oldest = ~BlockMax(best, s_->longs);
+    if (first > oldest) return false;
+    const int32_t victim = static_cast<int32_t>(oldest & 0xffffffffu);
+    BlockRemove(
+        pages_, [&](int32_t x) { return x == victim; }, l_.room, s_);
+    return true;
   }
 
   const StepParams& p_;
