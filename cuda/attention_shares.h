@@ -24,15 +24,14 @@ KVC_DEVICE const float* LogitsOf(const StepParams& p, int32_t r, int32_t h) {
 // By a block, of query heads [first, end) of row r, which attend to the entries of `pages`. shares: [end -
 // first], in shared memory.
 KVC_DEVICE void BlockFindShares(const StepParams& p, int32_t r, const Pages& pages, int32_t first,
-                                int32_t end, BlockSpace* space, AttentionShares* shares) {
-  const RowParams& row = p.rows[r];
+                                int32_t end, float gain, BlockSpace* space, AttentionShares* shares) {
   for (int32_t h = first + WarpOfBlock(); h < end; h += BlockThreads() / kWarp) {
     JoinedHead joined(p, r, h, Lane());
     joined.Find();
-    if (Lane() == 0) shares[h - first] = {joined.m, joined.inverse, row.gain, 1.0f};
+    if (Lane() == 0) shares[h - first] = {joined.m, joined.inverse, gain, 1.0f};
   }
   __syncthreads();
-  for (int32_t h = first; row.gain != 1.0f && h < end; ++h) {
+  for (int32_t h = first; gain != 1.0f && h < end; ++h) {
     const float* logits = LogitsOf(p, r, h);
     const AttentionShares powers = shares[h - first];  // times a factor of 1
     double all = 0;

@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Block (g, r): what the query heads of a KV head gave its entries, by ascending position.
+// Block (g, r): what the query heads of a KV head gave its entries, by ascending position; as the model has
+// it, whatever a method makes of it.
 __global__ void __launch_bounds__(kThreads) observe_attention(const StepParams p) {
   LetNextBegin();
   WaitForEarlier();
@@ -18,7 +19,7 @@ __global__ void __launch_bounds__(kThreads) observe_attention(const StepParams p
   const RowParams& row = p.rows[r];
   if (row.attention == nullptr) return;
   const Pages pages(row.cache, g);
-  BlockFindShares(p, r, pages, first, first + group, &space, shares);
+  BlockFindShares(p, r, pages, first, first + group, 1.0f, &space, shares);
   const int32_t len = pages.len();
   int32_t falls = 0;
   for (int32_t i = 1 + ThreadOfBlock(); i < len; i += BlockThreads())

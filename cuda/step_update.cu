@@ -98,7 +98,7 @@ class HeadUpdate {
     const int32_t group = p_.n_heads / p_.n_kv_heads, first = row_.one_set ? 0 : g_ * group,
                   end = row_.one_set ? p_.n_heads : first + group;
     auto* shares = reinterpret_cast<AttentionShares*>(l_.room.vectors + 2 * p_.d);
-    BlockFindShares(p_, r_, pages_, first, end, s_, shares);
+    BlockFindShares(p_, r_, pages_, first, end, row_.gain, s_, shares);
     const float* logits = LogitsOf(p_, r_, first);
     const auto sum_of = [&](int32_t i) {
       const int32_t x = pages_.Physical(i);

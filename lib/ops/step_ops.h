@@ -34,7 +34,8 @@ struct StepPlan {
   HistoryRule history;
   bool needs_attention = false;  // p of every entry is wanted: the mean over the query heads of a group
   bool one_set = false;          // p is the mean over all query heads of the layer, and so is what it drops
-  // p is of a softmax with RowGain's factor, the row being the newest of position + 1 tokens; 0: it is not.
+  // p, but not `attention`, is of a softmax with RowGain's factor, the row being the newest of position + 1
+  // tokens; 0: it is not.
   int32_t gain_length = 0;
   bool gain_scaled = false, gain_floor = false;
 

@@ -34,10 +34,12 @@ TEST(Observe, AttentionIsADistributionOverTheEntriesOfTheHead) {
 }
 
 // In the first layer the query is that of the full cache, whatever was dropped: its attention is that of the
-// full cache over what was there when it came, made to sum to 1. Step after step something is dropped behind
-// it.
+// full cache over what was there when it came, made to sum to 1, also where the method scores by a sharper
+// softmax. Step after step something is dropped behind it.
 TEST(Observe, AttentionIsOverWhatWasThereBeforeAnythingLeft) {
-  for (const char* spec : {"h2o:budget=24,kv=f32", "tova:budget=24,kv=f32", "weightedkv:budget=24,kv=f32"}) {
+  for (const char* spec : {"h2o:budget=24,kv=f32", "tova:budget=24,kv=f32", "weightedkv:budget=24,kv=f32",
+                           "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical",
+                           "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical,aha_units=scaled"}) {
     SCOPED_TRACE(spec);
     const auto full = Fed("full:kv=f32"), session = Fed(spec);
     full->ObserveAttention(true), session->ObserveAttention(true);

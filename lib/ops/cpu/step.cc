@@ -408,56 +408,74 @@ class Wave {
     return bytes;
   }
 
+  // Of a query head's attention, its segments and its sink together.
+  struct Joined {
+    float m, inverse;  // the greatest logit, 1 over the sum of exponentials, 0 where nothing is seen
+    float nobodys;     // what the sink has of it
+  };
+  Joined JoinedOf(int32_t r, int32_t g, int32_t j) const {
+    const StepScratch::HeadTask& task = Task(r, g);
+    const float none = -std::numeric_limits<float>::infinity(),
+                sink = a_.sinks ? Raw(a_.sinks)[g * group_ + j] : none;
+    float m = sink;
+    for (int32_t i = 0; i < task.n_items; ++i) m = std::max(m, Partial(task.first_item + i)[j]);
+    const float of_sink = a_.sinks ? std::exp(sink - m) : 0.0f;
+    float l = of_sink;
+    for (int32_t i = 0; i < task.n_items; ++i) {
+      const float* part = Partial(task.first_item + i);
+      if (part[group_ + j] != 0.0f) l += std::exp(part[j] - m) * part[group_ + j];
+    }
+    const float inverse = l > 0 ? 1.0f / l : 0.0f;
+    return {l > 0 ? m : 0, inverse, of_sink * inverse};
+  }
+
   // Joins the segments of one head in order and turns logits into probabilities.
   void Join(int32_t r, int32_t g) const {
     const StepScratch::HeadTask& task = Task(r, g);
-    const HeadPages pages = Pages(r, g);
     for (int32_t j = 0; j < group_; ++j) {
-      const float* sink = a_.sinks ? Raw(a_.sinks) + g * group_ + j : nullptr;
-      float m = sink != nullptr ? *sink : -std::numeric_limits<float>::infinity(), l = 0;
-      for (int32_t i = 0; i < task.n_items; ++i) m = std::max(m, Partial(task.first_item + i)[j]);
-      if (sink != nullptr) l = std::exp(*sink - m);
+      const Joined all = JoinedOf(r, g, j);
       float* out = Raw(a_.out) + (int64_t{r} * a_.n_heads + g * group_ + j) * d_;
       std::fill(out, out + d_, 0.0f);
       for (int32_t i = 0; i < task.n_items; ++i) {
         const float* part = Partial(task.first_item + i);
         if (part[group_ + j] == 0.0f) continue;
-        const float w = std::exp(part[j] - m);
-        l += w * part[group_ + j];
-        kernels_.axpy(w, part + 2 * group_ + int64_t{j} * d_, d_, out);
+        kernels_.axpy(std::exp(part[j] - all.m), part + 2 * group_ + int64_t{j} * d_, d_, out);
       }
-      const float inverse = l > 0 ? 1.0f / l : 0.0f;
-      for (int32_t x = 0; x < d_; ++x) out[x] *= inverse;
+      for (int32_t x = 0; x < d_; ++x) out[x] *= all.inverse;
       if (!WantsAttention(r)) continue;
       float* p = Attention(r, g * group_ + j);
-      const float most = l > 0 ? m : 0;  // where nothing is seen every logit is -inf
-      pages.ForSpans([&](int32_t first, int32_t n) { kernels_.weights(most, inverse, n, p + first); });
-      const float nobodys = sink != nullptr ? std::exp(*sink - m) * inverse : 0.0f;
-      if (Plan(r).gain_length > 0) Sharpen(r, pages, nobodys, p);
+      Pages(r, g).ForSpans(
+          [&](int32_t first, int32_t n) { kernels_.weights(all.m, all.inverse, n, p + first); });
     }
   }
 
   // softmax(gain z) from softmax(z): its power, normalised together with that of what a sink has.
-  void Sharpen(int32_t r, const HeadPages& pages, float nobodys, float* p) const {
+  void Sharpen(int32_t r, int32_t g) const {
     const StepPlan& plan = Plan(r);
     const float gain =
         LengthGain(a_.rows[r].position + 1, plan.gain_length, plan.gain_scaled, plan.gain_floor, d_);
     if (gain == 1.0f) return;
-    double sum = nobodys > 0 ? static_cast<double>(std::pow(nobodys, gain)) : 0;
-    pages.ForSpans([&](int32_t first, int32_t n) {
-      for (int32_t i = first; i < first + n; ++i)
-        p[i] = std::pow(p[i], gain), sum += static_cast<double>(p[i]);
-    });
-    const float inverse = sum > 0 ? static_cast<float>(1 / sum) : 0.0f;
-    pages.ForSpans([&](int32_t first, int32_t n) {
-      for (int32_t i = first; i < first + n; ++i) p[i] *= inverse;
-    });
+    const HeadPages pages = Pages(r, g);
+    for (int32_t j = 0; j < group_; ++j) {
+      float* p = Attention(r, g * group_ + j);
+      const float nobodys = JoinedOf(r, g, j).nobodys;
+      double sum = nobodys > 0 ? static_cast<double>(std::pow(nobodys, gain)) : 0;
+      pages.ForSpans([&](int32_t first, int32_t n) {
+        for (int32_t i = first; i < first + n; ++i)
+          p[i] = std::pow(p[i], gain), sum += static_cast<double>(p[i]);
+      });
+      const float inverse = sum > 0 ? static_cast<float>(1 / sum) : 0.0f;
+      pages.ForSpans([&](int32_t first, int32_t n) {
+        for (int32_t i = first; i < first + n; ++i) p[i] *= inverse;
+      });
+    }
   }
 
   void EndHead(int32_t r, int32_t g, int thread) {
     Join(r, g);
     const StepPlan& plan = Plan(r);
     if (plan.attention) KeepAttention(r, g, thread);
+    if (plan.needs_attention && plan.gain_length > 0) Sharpen(r, g);
     const auto update = [&](int32_t h) { Update(r, h, h * group_, (h + 1) * group_, thread); };
     if (!plan.one_set && !a_.rows[r].cache->layout->layer_books) return update(g);
     // All heads are looked at before the first is reduced, and they add to shared codebooks in order.
