@@ -41,7 +41,6 @@ class KvCache {
   void Clear();
 
   const CacheLayout& layout() const { return *layout_; }
-  const std::shared_ptr<const CacheLayout>& shared_layout() const { return layout_; }
   // Valid until the cache takes pages again.
   const CacheView& view() const { return view_; }
   int32_t Len(int32_t head) const { return HeadLen(view_, head); }

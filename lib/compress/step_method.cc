@@ -44,6 +44,10 @@ void Compressor::MakeStepPlan() {
   step_.n_cleared = scorer.clear_after_reduce ? plan_.scorer_aux() : 0;
   for (size_t i = 0; i < caps_.size(); ++i) step_caps_[i] = Cap(i);
   step_.caps = step_caps_.data();
+  // A budget beyond the context is that of the context: what is derived from it protects no more.
+  if (keep_lengths_)
+    step_.select.protect =
+        plan_.ProtectFor(std::min(budget_, *std::max_element(step_caps_.begin(), step_caps_.end())));
   if (!plan_.reobserves()) return;
   step_.ring = ring_.at();
   step_.ring_rows = policy().Int(OptionId::kWindow);

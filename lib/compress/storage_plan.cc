@@ -335,8 +335,9 @@ int32_t StoragePlan::BudgetFor(int32_t n_tokens) const {
       int32_t budget = std::max(1, static_cast<int32_t>(std::floor(share)));
       for (;;) {  // what is always kept may grow with the budget, by half of it at most
         const Protected p = ProtectFor(budget);
-        if (budget > p.n_sink + p.n_recent) return budget;
-        budget = p.n_sink + p.n_recent + 1;
+        const int32_t kept = p.n_sink + p.n_recent + policy_.n_rest();
+        if (budget > kept) return budget;
+        budget = kept + 1;
       }
     }
     case BudgetKind::kBytes:

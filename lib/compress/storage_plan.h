@@ -29,7 +29,7 @@ int32_t Residual(const Policy& policy);
 
 class StoragePlan {
  public:
-  static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
+  static constexpr int32_t kUnbounded = AllocateInput::kUnbounded;
 
   // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores
   // are missing. slides: entries may come to count positions in slots (on_full=slide), whatever the policy

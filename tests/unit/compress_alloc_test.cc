@@ -315,6 +315,43 @@ TEST(Alloc, OptionsOfAllocatorsAreThoseOfTheGoldenFile) {
 
 // Of an even number of heads half have the high bits, or (the framework's lower median) one more (methods.md
 // 4.4).
+// Of caps there is no length that a head could be whole by, however large the budget.
+TEST(StoragePlan, CapsOfDuoAreTheBudget) {
+  ModelShape shape;
+  shape.n_layers = 80, shape.n_heads = 64, shape.n_kv_heads = 8, shape.head_dim = 128;
+  HeadScores scores;
+  for (int i = 0; i < 640; ++i) scores.values.push_back(i / 640.0);
+  for (const int32_t budget : {1000, 400000, 600000, 1000000}) {
+    const auto policy = ParsePolicy(("duo-attention:budget=" + std::to_string(budget)).c_str());
+    ASSERT_TRUE(policy.ok()) << policy.status().message();
+    const auto plan = StoragePlan::Create(policy.value(), shape, scores, false);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    std::vector<int32_t> slots;
+    ASSERT_TRUE(plan.value().PlanCaps(budget, &slots).ok());
+    EXPECT_EQ(slots, std::vector<int32_t>(640, budget));
+  }
+}
+
+// Every head is sure of what is locked for it, whatever its floor.
+TEST(StoragePlan, LockedCandidatesAreSure) {
+  ModelShape shape;
+  shape.n_layers = 2, shape.n_heads = 4, shape.n_kv_heads = 2, shape.head_dim = 16;
+  for (const char* allocator : {"ada", "ada+pyramid,beta=2"}) {
+    for (const int32_t locked : {0, 4}) {
+      SCOPED_TRACE(allocator + std::string(", locked ") + std::to_string(locked));
+      const std::string spec =
+          "tova:budget=16,tova_scope=kvhead,protect_last=0,ada_mode=safeguard,ada_floor=0,ada_locked=" +
+          std::to_string(locked) + ",allocator=" + allocator;
+      const auto policy = ParsePolicy(spec.c_str());
+      ASSERT_TRUE(policy.ok()) << policy.status().message();
+      const auto plan = StoragePlan::Create(policy.value(), shape, {}, false);
+      std::vector<int32_t> slots;
+      const Status status = plan.ok() ? plan.value().PlanSlots(100, &slots) : plan.status();
+      EXPECT_EQ(status.ok(), locked > 0) << status.message();
+    }
+  }
+}
+
 TEST(StoragePlan, TheMedianOfAPolicyDecidesTheBitsOfHeads) {
   HeadScores scores;
   for (int i = 0; i < 24; ++i) scores.values.push_back(0.01 * (i * 7 % 24));

@@ -121,6 +121,23 @@ TEST(OnFull, EvictionKeepsOriginalPositions) {
   EXPECT_TRUE(std::equal(kept.begin(), kept.begin() + 4, before.begin())) << "the first four stay";
 }
 
+// A budget beyond the context is that of the context.
+TEST(OnFull, BudgetsBeyondTheContextAreThatOfTheContext) {
+  const auto model = OpenTwoLayers();
+  for (const std::string method : {"h2o", "weightedkv", "ahakv", "tova"}) {
+    SCOPED_TRACE(method);
+    const auto least = Fed(model, method + ":kv=f32,budget=" + std::to_string(kMax), OnFull::kEvict);
+    FeedTokens(*least, TinyPrompt(25, 7));
+    for (const int32_t more : {1, kMax / 2, kMax, 4 * kMax}) {
+      SCOPED_TRACE(more);
+      const auto session =
+          Fed(model, method + ":kv=f32,budget=" + std::to_string(kMax + more), OnFull::kEvict);
+      FeedTokens(*session, TinyPrompt(25, 7));
+      ExpectSameKept(*least, *session);
+    }
+  }
+}
+
 // Entries leave one at a time while others are coded several at once, over every border of a page.
 TEST(OnFull, CodesGoOnBeingMade) {
   const auto model = OpenTwoLayers();

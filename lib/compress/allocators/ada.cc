@@ -8,8 +8,7 @@ namespace {
 
 // A part of the average is every head's own.
 Status Plan(const AllocateInput& in, int32_t* counts) {
-  const double floor = in.policy.Real(OptionId::kAdaFloor);
-  return FillByScores(in, static_cast<int32_t>(floor * AverageOf(in) * (1 + 1e-12)), counts);
+  return FillByScores(in, SureOf(in, AverageOf(in)), counts);
 }
 
 }  // namespace

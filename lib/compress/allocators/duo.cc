@@ -33,8 +33,8 @@ Status Plan(const AllocateInput& in, int32_t* counts) {
   // Of a head that does not retrieve, beyond the protected part.
   const int64_t least = std::clamp<int64_t>(
       (recent < 0 ? in.budget / 4 : in.policy.Int(OptionId::kNSink) + recent) - in.n_protected, 0, b);
-  const int64_t n_whole =
-      b >= m ? n : std::clamp<int64_t>(n * (b - least) / std::max<int64_t>(m - least, 1), 0, n);
+  int64_t n_whole = b >= m ? n : std::clamp<int64_t>(n * (b - least) / std::max<int64_t>(m - least, 1), 0, n);
+  if (in.n == AllocateInput::kUnbounded) n_whole = 0;  // heads become whole by a prompt (whole_heads_grow)
   const std::vector<double> scores = ScoresOf(in);
   std::vector<int32_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);

@@ -58,6 +58,13 @@ inline Status CheckSure(const AllocateInput& in, int32_t sure) {
                in.policy.allocator->name);
 }
 
+// Of ada's options, with so many candidates a head on the mean (methods.md 2.11).
+inline int32_t SureOf(const AllocateInput& in, int32_t average) {
+  const int32_t locked = in.policy.Int(OptionId::kAdaLocked);  // in safeguard mode alone
+  if (locked > 0) return std::min(locked, average);
+  return static_cast<int32_t>(in.policy.Real(OptionId::kAdaFloor) * average * (1 + 1e-12));
+}
+
 inline Status FillByScores(const AllocateInput& in, int32_t sure, int32_t* counts) {
   KVC_RETURN_IF_ERROR(CheckSure(in, sure));
   return FillAverage(in, counts);

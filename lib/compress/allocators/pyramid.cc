@@ -18,8 +18,7 @@ Status Plan(const AllocateInput& in, int32_t* counts) {
 Status PlanByScores(const AllocateInput& in, int32_t* counts) {
   KVC_RETURN_IF_ERROR(Plan(in, counts));
   const int32_t least = *std::min_element(counts, counts + int64_t{in.n_layers} * in.n_kv_heads);
-  const double floor = in.policy.Real(OptionId::kAdaFloor);
-  return CheckSure(in, static_cast<int32_t>(floor * least * (1 + 1e-12)));
+  return CheckSure(in, SureOf(in, least));
 }
 
 }  // namespace

@@ -3,11 +3,12 @@
 // Logits are made in tiles of 64 keys with the keys in lanes: 64 channels of the 64 keys are turned into kt
 // [channel][key] on the stack, then every query row adds q[j] * kt[j] channel by channel. Values are taken as
 // they lie, channels in lanes. A row's arithmetic is the same whatever rows are with it, and tiles start at
-// multiples of 64 keys, so results do not depend on how the rows of a prompt are cut into calls. Model, per
-// pair of row and key: 4 D flops and one exp (14 operations). Query heads that share a KV head take a tile of
-// keys one after the other: per 64 rows of all of them, keys and values come once from where they lie (8 D
-// bytes a key; the other heads find them in the second-level cache) and are turned once, which costs 1 / 16
-// of one head's products. Bound by the multipliers.
+// multiples of 64 keys, so results of finite keys and values do not depend on how the rows of a prompt are
+// cut into calls (what is no number reaches the rows beside its own, times 0). Model, per pair of row and
+// key: 4 D flops and one exp (14 operations). Query heads that share a KV head take a tile of keys one after
+// the other: per 64 rows of all of them, keys and values come once from where they lie (8 D bytes a key; the
+// other heads find them in the second-level cache) and are turned once, which costs 1 / 16 of one head's
+// products. Bound by the multipliers.
 #pragma once
 
 constexpr int32_t kTileKeys = 64, kTileChannels = 64, kRowBlock = 64;

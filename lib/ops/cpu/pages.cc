@@ -27,16 +27,6 @@ void Unrotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing,
 
 // ---- reading ----
 
-int32_t HeadPages::NewestPosition() const {
-  int32_t newest = -1;
-  if (ring_len() > 0) return Ring(ring_len() - 1).position();
-  ForRuns([&](int32_t, int32_t n, const Slot& s) {
-    const int32_t* positions = &s.position();
-    newest = std::max(newest, *std::max_element(positions, positions + n));
-  });
-  return newest;
-}
-
 // Keys (which 0) or values (1) of n adjacent entries as f32.
 void HeadPages::Decode(const Slot& s, int32_t n, int which, float* x) const {
   if (s.f->coding == EntryCoding::kCodebook) {

@@ -80,8 +80,6 @@ class HeadPages {
     if (main_len() > 0) f(0, main_len());
     ForRing(f);
   }
-  // The newest entry: entries come last, whatever leaves.
-  int32_t NewestPosition() const;
 
   // ---- vectors ----
   void ReadKeys(const Slot& s, int32_t n, float* x) const { Decode(s, n, 0, x); }  // n adjacent ones
