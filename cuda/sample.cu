@@ -1,7 +1,8 @@
 // Tokens from logits, a block a row: nothing is sorted, nothing but the tokens leaves the device. Weights
 // are summed as whole numbers of 2^-40, so that sums do not depend on who came first. Bytes: logits and
-// weights are read about ten times from the second-level cache, with top_p sixteen times more, as block.h has
-// lines read. As lib/ops/cpu/sample.cc.
+// weights are read about ten times from the second-level cache, as block.h has lines read; with top_p five
+// times more, or sixteen where the distribution is so flat that thousands of tokens are likely. As
+// lib/ops/cpu/sample.cc.
 #include <algorithm>
 
 #include "cuda/block.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int kThreads = kLineThreads;
 constexpr double kUnit = 1099511627776.0;  // 2^40
+constexpr int32_t kListed = 2048;          // tokens that top_p chooses from in shared memory
 
 struct Choice {
   float *logits, *weights;
@@ -39,6 +41,8 @@ struct SampleSpace {
   BlockSpace block;
   unsigned long long longs[kWarp];
   int32_t token;
+  uint32_t keys[kListed];
+  unsigned long long wholes[kListed];
 };
 
 KVC_DEVICE uint32_t KeyOf(float logit) { return ScoreBits(FiniteOrNever(logit)); }
@@ -72,14 +76,50 @@ KVC_DEVICE void EachWeight(const Choice& p, F f) {
       });
 }
 
+// Lists the tokens whose probability is no less than the greatest power of 2^-4 for which they add up to
+// `limit`: a part of the likeliest ones, in which the fewest that do are all found. How many; 0: no such part
+// is short enough. Weights add up to 1.
+KVC_DEVICE int32_t ListLikely(const Choice& p, unsigned long long limit, SampleSpace* s) {
+  constexpr int kPowers = 4;
+  constexpr float kFirst = 1.0f / 64;
+  float sums[kPowers] = {};
+  int32_t counts[kPowers] = {};
+  const auto weight = [&](int32_t i) { return p.weights[i]; };
+  EachOfLine(p.n, weight, [&](int32_t, float w) {
+    float least = kFirst;
+    KVC_UNROLL
+    for (int c = 0; c < kPowers; ++c, least /= 16) {
+      if (w >= least) sums[c] += w, ++counts[c];
+    }
+  });
+  float least = 0, of_power = kFirst;
+  KVC_UNROLL
+  for (int c = 0; c < kPowers; ++c, of_power /= 16) {
+    const float sum = BlockSum(sums[c], s->block.floats);
+    const int32_t count = BlockSum(counts[c], s->block.ints);
+    if (least == 0 && count <= kListed && sum >= p.top_p) least = of_power;
+  }
+  if (least == 0) return 0;
+  const int32_t n = BlockCompact(
+      p.n, &s->block, [&](int32_t i) { return p.weights[i] >= least; },
+      [&](int32_t i, int32_t place) {
+        s->keys[place] = KeyOf(p.logits[i]), s->wholes[place] = Whole(p.weights[i]);
+      });
+  unsigned long long all = 0;  // floats only said that it is likely
+  for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) all += s->wholes[i];
+  return BlockSum(all, s->longs) >= limit ? n : 0;
+}
+
 // The fewest likeliest tokens whose weights add up to `limit`: the greatest key that with all above it has as
-// much, two bits at a time. Sums are in registers: on one counter of shared memory, where many tokens have
-// nearly the same logit, all threads would wait for each other.
-KVC_DEVICE void CutByWeight(const Choice& p, unsigned long long limit, SampleSpace* s) {
+// much, two bits at a time. each(f): f(key, whole weight) of all of them, or of those of ListLikely. Sums are
+// in registers: on one counter of shared memory, where many tokens have nearly the same logit, all threads
+// would wait for each other.
+template <typename Each>
+KVC_DEVICE void CutWhere(const Choice& p, unsigned long long limit, SampleSpace* s, Each each_weight) {
   uint32_t key = 0;
   for (int shift = 30; shift >= 0; shift -= 2) {
     unsigned long long from[3] = {0, 0, 0};  // weights of keys that are no less, with 1, 2 and 3 there
-    EachWeight(p, [&](uint32_t k, unsigned long long w) {
+    each_weight([&](uint32_t k, unsigned long long w) {
       KVC_UNROLL
       for (uint32_t c = 0; c < 3; ++c) from[c] += k >= (key | (c + 1) << shift) ? w : 0;
     });
@@ -90,13 +130,24 @@ KVC_DEVICE void CutByWeight(const Choice& p, unsigned long long limit, SampleSpa
   }
   // Equal logits have equal weights.
   unsigned long long above = 0, each = 0;
-  EachWeight(p, [&](uint32_t k, unsigned long long w) {
+  each_weight([&](uint32_t k, unsigned long long w) {
     if (k > key) above += w;
     if (k == key) each = w;
   });
   above = BlockSum(above, s->longs);
   each = BlockMax(static_cast<uint64_t>(each), s->block.longs);
   Cut(p, key, each > 0 && limit > above ? static_cast<int64_t>((limit - above + each - 1) / each) : 0, s);
+}
+
+KVC_DEVICE void CutByWeight(const Choice& p, unsigned long long limit, SampleSpace* s) {
+  const int32_t n = ListLikely(p, limit, s);
+  if (n == 0) {
+    CutWhere(p, limit, s, [&](auto f) { EachWeight(p, f); });
+    return;
+  }
+  CutWhere(p, limit, s, [&](auto f) {
+    for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) f(s->keys[i], s->wholes[i]);
+  });
 }
 
 // The token at `target` when the weights are laid end to end by id; -1: rounding left none.
