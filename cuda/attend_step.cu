@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, C == 1 ? 3 : 2) attend_step(const St
     } else {
       reader.PutElements(at, n);
     }
-    if (complete && turns) reader.TurnKeys(at, n, p.turn, row.in_cache);
+    if (complete && turns) reader.TurnKeys(at, n, p.angles, p.turn.pairing, row.in_cache);
     const int32_t tile = at, following = complete ? at + kTile : at,
                   n_following = min(kTile, item.end - following);
     batch = complete ? 0 : batch + 1, at = following;

@@ -1,7 +1,5 @@
 // The rows of a chunk into the layer: queries and keys turned, entries behind what is there. Bytes: q, k and
 // v once.
-#include <cstring>
-
 #include "cuda/launch.h"
 #include "cuda/layer_params.h"
 
@@ -39,8 +37,8 @@ __global__ void place(const PlaceParams p) {
   const LayerNumbers key = p.layer.Key(at), value = p.layer.Value(at);
   for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads()) {
     const int32_t a = FirstOfPair(j, p.turn.pairing), b = SecondOfPair(d, j, p.turn.pairing);
-    key.Set(a, k[a] * cos[j] - k[b] * sin[j]);
-    key.Set(b, k[b] * cos[j] + k[a] * sin[j]);
+    key.Set(a, Turned(k[a], -k[b], cos[j], sin[j]));
+    key.Set(b, Turned(k[b], k[a], cos[j], sin[j]));
   }
   for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) value.Set(j, v[j]);
   if (ThreadOfBlock() != 0) return;

@@ -109,12 +109,18 @@ class TileReader {
     }
   }
   // The warp turns the keys that it has put there, to positions or ranks.
-  KVC_DEVICE void TurnKeys(int32_t at, int32_t n, const Turn& turn, bool in_cache) const {
+  KVC_DEVICE void TurnKeys(int32_t at, int32_t n, const AngleLines& angles, RopePairing pairing,
+                           bool in_cache) const {
     __syncwarp();
     for (int32_t t = WarpOfBlock() * kMine; t < min(n, (WarpOfBlock() + 1) * kMine); ++t) {
       const Slot s = pages_.At(at + t);
-      for (int32_t j = Lane(); j < f_.d / 2; j += kWarp)
-        TurnPairAt(turn, in_cache ? s.rank() : s.position(), f_.d, j, keys_ + t * stride_);
+      const int32_t position = in_cache ? s.rank() : s.position();
+      float* key = keys_ + t * stride_;
+      for (int32_t j = Lane(); j < f_.d / 2; j += kWarp) {
+        float cos, sin;
+        angles.Find(position, f_.d, j, &cos, &sin);
+        TurnPair(key, f_.d, j, pairing, cos, sin, key);
+      }
     }
   }
 

@@ -156,6 +156,7 @@ class Wave {
     p.n_rows = n_, p.n_heads = a_.n_heads, p.n_kv_heads = g, p.d = d, p.window = a_.window,
     p.scale = a_.scale, p.cap = a_.cap, p.sinks = At(a_.sinks);
     p.turn = {angles.frequencies, a_.rope->attention_factor(), a_.rope->n_turning(), a_.pairing, false};
+    p.angles = {At(a_.angles.fine), At(a_.angles.coarse)};
     p.q = At(a_.q) + int64_t{first_} * a_.n_heads * d, p.k = At(a_.k) + int64_t{first_} * g * d;
     p.v = At(a_.v) + int64_t{first_} * g * d, p.out = At(a_.out) + int64_t{first_} * a_.n_heads * d;
     p.stride = attention || wants.updates ? stride : 0;  // a launch that stays as it was is not sent anew
@@ -451,8 +452,7 @@ class Wave {
 
 }  // namespace
 
-// Kernels make the angles they need themselves; the table is for the parts of a step that other backends look
-// up.
+// Of positions that a step looks up for every entry; elsewhere kernels make their angles themselves.
 Status CudaDevice::FillAngles(Stream* s, const AngleArgs& a) {
   KVC_ENTER();
   const int32_t d = a.rope->head_dim();

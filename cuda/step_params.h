@@ -80,7 +80,8 @@ struct StepParams {
   bool entries_lie;    // but for those that it appends, before what is in front of the attention has ended
   const float* sinks;  // [H], null: none
   Turn turn;
-  float *q, *k;  // [rows, H, D], [rows, G, D]
+  AngleLines angles;  // for keys that are turned at every step; null where there are none
+  float *q, *k;       // [rows, H, D], [rows, G, D]
   const float* v;
   float* out;
   // [rows, H, D]: what AppendToHeads leaves to the attention. Null: nobody has appended; the attention turns

@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/gpu.h"
 #include "lib/ops/cache_ops.h"
+#include "lib/ops/step_ops.h"
 
 namespace kvc::cuda {
 
@@ -43,6 +44,22 @@ KVC_DEVICE void TurnPair(const float* from, int32_t d, int32_t j, RopePairing pa
   to[a] = Turned(u, -v, c, s);
   to[b] = Turned(v, u, c, s);
 }
+// An AngleTable's lines.
+struct AngleLines {
+  const float *fine, *coarse;
+
+  // As the processor makes them of the two: the same bits.
+  KVC_DEVICE void Find(int32_t position, int32_t d, int32_t j, float* c, float* s) const {
+    const float* near = fine + static_cast<int64_t>(position % kFineAngles) * d + j;
+    const float near_c = near[0], near_s = near[d / 2];
+    *c = near_c, *s = near_s;
+    if (position < kFineAngles) return;
+    const float* far = coarse + static_cast<int64_t>(position / kFineAngles) * d + j;
+    const float far_c = far[0], far_s = far[d / 2];
+    *c = __fsub_rn(__fmul_rn(far_c, near_c), __fmul_rn(far_s, near_s));
+    *s = __fadd_rn(__fmul_rn(far_s, near_c), __fmul_rn(far_c, near_s));
+  }
+};
 // Pair j of x [D].
 KVC_DEVICE void TurnPairBy(const Turn& t, int64_t position, int32_t d, int32_t j, double factor, float* x) {
   float c, s;
