@@ -47,7 +47,7 @@ JOIN = 0.5  # of a gap: the last block of a head reads what the others wrote, fr
 EFFICIENCY = 0.9  # of the bandwidth, in kernels that read weights or the cache
 KV = 2  # bytes of a number in the cache: f16
 PROMPT_ROWS = 1024  # of a chunk, whose layers have so many launches
-PROMPT_LAUNCHES = 15
+PROMPT_LAUNCHES = 19  # with cuBLASLt: norms, places, attention, rounding, six products, shifts around those that add
 
 
 def step_kernels(shape, weight, entries):

@@ -1,6 +1,5 @@
 // Entries that leave without a step, and what is asked about those that stay: a block a head.
 #include <algorithm>
-#include <vector>
 
 #include "cuda/head_ops.h"
 #include "cuda/launch.h"

@@ -4,14 +4,14 @@
 // numbers of f16 for each activation, as much work as sixteen of one.
 //
 // A block makes 128 outputs of 16, 32 or 64 tokens, 64 columns at a time, each of its four warps 32 of the
-// outputs. Three stages and more are in shared memory, 81 KiB in two blocks of an A100 or later each, and
-// come by asynchronous copies: weights as they lie. Those of 16 bits leave it by ldmatrix. Codes do so too:
-// of the 16 bytes of a row that one gives to four lanes, each gets four, which are four codes of eight bits
-// or eight of four. So a lane has other columns than a fragment of the tensor cores has them, and takes the
-// same ones of the activations, 8 or 16 bytes of a row at once; which is which in a sum is the same to it.
-// Codes of eight bits may have a scale for 16 columns, those of four an offset beside it (Q4_K), whose share
-// is that of the sum of activations: the tensor cores make it by ones, half as much again for two rows of
-// fragments.
+// outputs. Three stages and more (two of 64 rows with two numbers an activation) are in shared memory, 81 KiB
+// in two blocks of an A100 or later each, and come by asynchronous copies: weights as they lie. Those of 16
+// bits leave it by ldmatrix. Codes do so too: of the 16 bytes of a row that one gives to four lanes, each
+// gets four, which are four codes of eight bits or eight of four. So a lane has other columns than a fragment
+// of the tensor cores has them, and takes the same ones of the activations, 8 or 16 bytes of a row at once;
+// which is which in a sum is the same to it. Codes of eight bits may have a scale for 16 columns, those of
+// four an offset beside it (Q4_K), whose share is that of the sum of activations: the tensor cores make it by
+// ones, half as much again for two rows of fragments.
 //
 // Bytes: outputs * cols weights for every 64 tokens, of which all but the first come from the cache behind;
 // of activations tokens * cols for every 128 outputs, from there too. Flops: 2 * outputs * tokens * cols.

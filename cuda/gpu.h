@@ -220,11 +220,11 @@ KVC_DEVICE uint64_t SelectionKeyOf(float score, uint32_t index) {
   return static_cast<uint64_t>(ScoreBits(score)) << 32 | (0xFFFFFFFFu - index);
 }
 
-// Logits z as cap * tanh(z / cap); cap 0: as they are.
 // RestLogit of lib/ops/cache_ops.h.
 KVC_DEVICE float LogitOfRest(int32_t position) {
   return position < 0 ? logf(static_cast<float>(-position)) : 0.0f;
 }
+// Logits z as cap * tanh(z / cap); cap 0: as they are.
 KVC_DEVICE float Capped(float z, float cap) { return cap > 0 ? cap * tanhf(__fdiv_rn(z, cap)) : z; }
 
 // Of two words, each two numbers of 16 bits: the lower numbers of both, and the higher.

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 namespace kvc::cuda {

@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <iterator>
 #include <limits>
-#include <map>
-#include <mutex>
 
 #include "cuda/cuda_device.h"
 #include "cuda/kernels.h"

@@ -5,7 +5,6 @@
 // Bytes: every key once a query head, from the caches of the device.
 #include "cuda/score_rows.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "cuda/head_dims.h"

@@ -9,7 +9,6 @@
 // follow (host_records.h); what those do not say comes back once for all layers, when the step has been
 // issued (step_state.h).
 #include <algorithm>
-#include <cmath>
 
 #include "cuda/host_records.h"
 #include "cuda/step_params.h"

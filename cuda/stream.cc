@@ -1,7 +1,5 @@
 #include "cuda/stream.h"
 
-#include <algorithm>
-
 namespace kvc::cuda {
 namespace {
 

@@ -108,10 +108,10 @@ class File {
 // 8.0 and 8.7 gain nothing from writing codes as f16 first: from 9.0 on tensor cores have products that our
 // own kernel does not use, twice as fast as those that it does, and decoding costs a fifth of what they save,
 // for 1,024 rows, by arithmetic. The workspace is what NVIDIA advises for its larger GPUs, and what a
-// Jetson's caches make of it. Two blocks of a step's attention run on a multiprocessor at once. 64 KiB of
-// weights on each are 8.4 MB of an H200, which its memory gives in 2 microseconds, beside as many that blocks
-// fetch first: about what a short attention in front of a product takes; two kernels have 17 of the cache's
-// 50 MB.
+// Jetson's caches make of it. Of a step's attention two blocks and more run on a multiprocessor at once. 64
+// KiB of weights on each are 8.4 MB of an H200, which its memory gives in 2 microseconds, beside as many that
+// blocks fetch first: about what a short attention in front of a product takes; two kernels have 17 of the
+// cache's 50 MB.
 Tuning TuningFor(int capability, int32_t multiprocessors) {
   Tuning t;
   if (capability < 90) t.decoded_rows = kNever;

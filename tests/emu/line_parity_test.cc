@@ -252,8 +252,8 @@ TEST_F(LineParity, SpreadsToThoseBehind) {
   }
 }
 
-// Weights of large vocabularies, in steps as well, by everything that cuts them: of few likely tokens, of so many
-// that no list holds them, and of one.
+// Weights of large vocabularies, in steps as well, by everything that cuts them: of few likely tokens, of so
+// many that no list holds them, and of one.
 TEST_F(LineParity, SamplesFromLargeVocabularies) {
   int same = 0, all = 0;
   for (const int32_t n : {1025, 20011}) {

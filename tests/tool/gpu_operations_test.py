@@ -38,7 +38,8 @@ class Groups(unittest.TestCase):
         self.assertEqual(sorted(in_groups(NAMES)), sorted(NAMES))
 
     def test_those_that_targets_are_judged_by_come_first(self):
-        row = {"seconds": 1e-5, "seconds_p10": 1e-5, "seconds_p90": 1e-5, "flops": 1, "bytes": 1, "read_bytes_per_second": 1e12}
+        row = {"seconds": 1e-5, "seconds_p10": 1e-5, "seconds_p90": 1e-5, "flops": 1, "bytes": 1,
+               "read_bytes_per_second": 1e12}
         asked = []
         with mock.patch.object(gpu_targets, "operation_of", lambda report, name: asked.append(name) or
                                row | {"operation": name}):
