@@ -101,11 +101,12 @@ bool LiesAnew(const CacheLayout& layout) {
   });
 }
 
-// Pairs of a place, ascending from `least`, and what is there, a number below `end`.
-bool ArePlaces(Span<const int32_t> pairs, int32_t least, int32_t end) {
+// Pairs of a place, at least `apart` behind the one before and at first `least`, and what is there, a number
+// below `end`.
+bool ArePlaces(Span<const int32_t> pairs, int32_t least, int32_t apart, int32_t end) {
   bool good = pairs.size() % 2 == 0;
   for (size_t i = 0; good && i < pairs.size(); i += 2) {
-    const int64_t first = i == 0 ? least : int64_t{pairs[i - 2]} + 1;
+    const int64_t first = i == 0 ? least : int64_t{pairs[i - 2]} + apart;
     good = pairs[i] >= first && pairs[i + 1] >= 0 && pairs[i + 1] < end;
   }
   return good;
@@ -155,16 +156,20 @@ Status Session::ArchiveFields(Archive& a, Stream* stream) {
              : Error(Code::kBadModel, "damaged: whether room was made is said in two ways");
 }
 
-// They ascend; whether the session holds as many tokens as the last one says, CheckRestored asks.
+// They ascend; older files may have several turns at a place, of which the last counts. Whether the
+// session holds as many tokens as the last one says, CheckRestored asks.
 Status Session::TakeTurns(Span<const int32_t> spans) {
-  if (!ArePlaces(spans, 0, static_cast<int32_t>(Turn::kAfterSystem) + 1))
+  if (!ArePlaces(spans, 0, /*apart=*/0, static_cast<int32_t>(Turn::kAfterSystem) + 1))
     return Error(Code::kBadModel, "damaged: whose turn it is");
-  for (size_t i = 0; i < spans.size(); i += 2) turns_.push_back({spans[i], static_cast<Turn>(spans[i + 1])});
+  for (size_t i = 0; i < spans.size(); i += 2) {
+    if (i > 0 && spans[i] == spans[i - 2]) turns_.pop_back();
+    turns_.push_back({spans[i], static_cast<Turn>(spans[i + 1])});
+  }
   return {};
 }
 
 Status Session::TakeAnswerEnds(Span<const int32_t> ends) {
-  if (!ArePlaces(ends, 1, model_->config().vocab_size))
+  if (!ArePlaces(ends, 1, /*apart=*/1, model_->config().vocab_size))
     return Error(Code::kBadModel, "damaged: where answers end");
   for (size_t i = 0; i < ends.size(); i += 2) answer_ends_.push_back({ends[i], ends[i + 1]});
   return {};

@@ -182,8 +182,9 @@ void Session::ReserveTurn() {
   ReserveTexts(2);  // for the first piece behind it as well
 }
 
-// Behind a prompt, for which ReserveTurn made room. What no rewind reaches is forgotten.
+// Behind a prompt, for which ReserveTurn made room: one turn at a place. What no rewind reaches is forgotten.
 void Session::SetTurn(Turn now) {
+  if (!turns_.empty() && turns_.back().from == held()) turns_.pop_back();
   if (now != turn()) turns_.push_back({held(), now});
   ForgetSpans(changed_at_, &turns_);
 }

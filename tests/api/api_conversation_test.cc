@@ -69,6 +69,24 @@ class Conversation : public testing::Test {
     EXPECT_EQ(StatsOf(one).n_slots_full, StatsOf(other).n_slots_full);
   }
 
+  // As it is saved, a session is there again, and saves itself alike.
+  void ExpectRestored(kvc_session* session) {
+    const std::vector<uint8_t> saved = Saved(session);
+    kvc_session* restored = nullptr;
+    ASSERT_EQ(kvc_session_restore_memory(model_, saved.data(), static_cast<int64_t>(saved.size()), &restored),
+              KVC_OK)
+        << kvc_last_error();
+    EXPECT_EQ(Saved(restored), saved);
+    kvc_session_close(restored);
+  }
+  static std::vector<uint8_t> Saved(kvc_session* session) {
+    int64_t n = 0;
+    EXPECT_EQ(kvc_session_save_memory(session, nullptr, 0, &n), KVC_OK) << kvc_last_error();
+    std::vector<uint8_t> bytes(static_cast<size_t>(n));
+    EXPECT_EQ(kvc_session_save_memory(session, bytes.data(), n, &n), KVC_OK) << kvc_last_error();
+    return bytes;
+  }
+
   kvc_model* model_ = nullptr;
   kvc_session* session_ = nullptr;
 };
@@ -221,8 +239,10 @@ TEST_F(Conversation, AnEmptyMessageBetweenEmptyMarksLetsTheModelSpeakOn) {
     ASSERT_EQ(kvc_session_set_turn_marks(session_, role, "", ""), KVC_OK);
   EXPECT_EQ(Say(session_, KVC_ROLE_USER, "", KVC_ANSWER), KVC_OK) << kvc_last_error();  // BOS, as it begins
   ASSERT_EQ(Say(session_, KVC_ROLE_USER, "Hello", KVC_ANSWER), KVC_OK) << kvc_last_error();
-  for (int32_t flags : {int32_t{KVC_ANSWER}, KVC_ANSWER | KVC_QUEUE, 0})
+  for (int32_t flags : {int32_t{KVC_ANSWER}, KVC_ANSWER | KVC_QUEUE, 0, int32_t{KVC_ANSWER}, 0}) {
     EXPECT_EQ(Say(session_, KVC_ROLE_USER, "", flags), KVC_OK) << kvc_last_error();
+    ExpectRestored(session_);
+  }
   ByHand hand(model_);
   hand.Read(kBos);
   hand.Read(Text("Hello"));

@@ -2,8 +2,11 @@
 // space.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 
+#include "lib/base/hash.h"
 #include "lib/engine/turns.h"
 #include "tests/support/tiny_session.h"
 
@@ -158,6 +161,28 @@ TEST(EngineTurns, ManyTokensMayBeginAConversation) {
       test::ExpectNearLogits(*said, *hand, 1e-4f);
     }
   }
+}
+
+// Files were written in which a turn that took the place of another stands behind it: the last is what was.
+TEST(EngineTurns, OfTwoTurnsAtOnePlaceInAFileTheLastCounts) {
+  const std::unique_ptr<Session> session = NewSession(Nested(), "full:kv=f32");
+  ASSERT_TRUE(Say(session.get(), Role::kUser, "hi", true).ok());
+  const int32_t first = session->Stats().n_tokens;
+  ASSERT_TRUE(Say(session.get(), Role::kUser, "on").ok());
+  const int32_t second = session->Stats().n_tokens;
+  std::vector<uint8_t> bytes = test::SavedBytes(*session);
+  const int32_t spans[] = {first, 1, second, 0};
+  const auto* begin = reinterpret_cast<const uint8_t*>(spans);
+  const auto at = std::search(bytes.begin(), bytes.end(), begin, begin + sizeof spans);
+  ASSERT_NE(at, bytes.end());
+  std::memcpy(&*at, &second, sizeof second);
+  const uint64_t digest = Hash64(bytes.data(), bytes.size() - sizeof(uint64_t));
+  std::memcpy(bytes.data() + bytes.size() - sizeof digest, &digest, sizeof digest);
+  auto restored = Session::RestoreFrom(Nested(), {bytes.data(), bytes.size()});
+  ASSERT_TRUE(restored.ok()) << restored.status().message();
+  for (Session* s : {session.get(), restored.value().get()})
+    ASSERT_TRUE(Say(s, Role::kUser, "go", true).ok());
+  test::ExpectNearLogits(*restored.value(), *session, 0.0f);
 }
 
 // To say something else instead: what was said before counts, in restored sessions too.
