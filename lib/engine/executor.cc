@@ -81,6 +81,11 @@ void Executor::FreeIdle() {
   arenas_.FreeUnused();
 }
 
+void Executor::FreeIdlePromptBuffers() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& workspace : idle_) workspace->FreePromptBuffers();
+}
+
 Status Executor::MakeAngles(const Rope& rope, int32_t n, const AngleSet* before, const DeviceMemory& memory,
                             std::shared_ptr<const AngleSet>* out) {
   auto set = std::make_shared<AngleSet>();

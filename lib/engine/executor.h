@@ -44,6 +44,23 @@ struct Workspace {
   void FreeStepBuffers();
 };
 
+// Of a workspace that is taken for a prompt, or for a layer at full length: in the end, however that comes,
+// what only prompts need goes.
+class PromptUse {
+ public:
+  explicit PromptUse(Workspace* workspace) : workspace_(workspace) {}
+  ~PromptUse() {
+    if (!pauses_) workspace_->FreePromptBuffers();
+  }
+  PromptUse(const PromptUse&) = delete;
+  PromptUse& operator=(const PromptUse&) = delete;
+  void Pause() { pauses_ = true; }  // the prompt goes on, in this workspace or another
+
+ private:
+  Workspace* const workspace_;
+  bool pauses_ = false;
+};
+
 class Executor {
  public:
   Executor(Device* device, std::shared_ptr<MemoryMeter> meter, const Network& network,
@@ -72,6 +89,8 @@ class Executor {
   Result<Lease> Acquire();
   // Gives back the memory of workspaces that nobody holds, and of tables.
   void FreeIdle();
+  // Of these, what a prompt needed that does not go on.
+  void FreeIdlePromptBuffers();
   // Held by every session, before anything else of it: when the last has gone, what only sessions need goes.
   class User {
    public:

@@ -36,6 +36,7 @@ class PromptJob final : public PromptSink {
   // The residual of the last token [hidden], once done.
   Status CopyLastRow(Workspace* workspace, DeviceBytes to);
 
+  Executor* executor() const { return executor_; }
   const std::vector<int32_t>& tokens() const { return tokens_; }
   std::vector<Taker>& takers() { return takers_; }
   const PromptExtras& extras() const { return run_.extras(); }

@@ -411,6 +411,7 @@ Status Session::Vectors(int32_t layer, int32_t kv_head, DeviceBytes LayerView::*
   Result<Executor::Lease> lease = executor()->Acquire();
   if (!lease.ok()) return lease.status();
   Workspace& w = *lease.value();
+  const PromptUse use(&w);
   const int64_t entries = std::max(cache_->MaxLen(), 1);
   KVC_RETURN_IF_ERROR(w.layer.Reserve(executor()->memory(), c.n_kv_heads, c.head_dim, entries, entries,
                                       compressor_->plan().n_aux(), cache_->layout().seen_masks));
@@ -418,15 +419,11 @@ Status Session::Vectors(int32_t layer, int32_t kv_head, DeviceBytes LayerView::*
   args.cache = &cache_->view(), args.layer = layer, args.to = w.layer.view();
   args.turning = compressor_->turning(layer);
   args.scratch = w.layer.order(), args.scratch_entries = w.layer.max_cached();
-  Status status = executor()->device()->LoadLayer(w.stream.get(), args);
-  if (status.ok()) {
-    const int64_t width = c.head_dim, n = w.layer.len()[static_cast<size_t>(kv_head)];
-    vectors->resize(static_cast<size_t>(n * width));
-    const DeviceBytes from = w.layer.view().*which + 4 * kv_head * w.layer.view().capacity * width;
-    status = executor()->device()->Read(w.stream.get(), from, vectors->data(), 4 * n * width);
-  }
-  w.FreePromptBuffers();
-  return status;
+  KVC_RETURN_IF_ERROR(executor()->device()->LoadLayer(w.stream.get(), args));
+  const int64_t width = c.head_dim, n = w.layer.len()[static_cast<size_t>(kv_head)];
+  vectors->resize(static_cast<size_t>(n * width));
+  const DeviceBytes from = w.layer.view().*which + 4 * kv_head * w.layer.view().capacity * width;
+  return executor()->device()->Read(w.stream.get(), from, vectors->data(), 4 * n * width);
 }
 
 SessionStats Session::Stats() const {

@@ -205,6 +205,7 @@ class Session {
     std::unique_ptr<PromptJob> job;          // the part at hand
     int32_t n_part = 0;                      // tokens of the caller in it
     double prefill_seconds = 0;              // of the session, before it
+    ~WaitingPrompt();
     double Progress() const;
   };
   Session(std::shared_ptr<const Model> model, const SessionParams& params);

@@ -141,6 +141,7 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
   Result<Executor::Lease> lease = executor()->Acquire();
   if (!lease.ok()) return lease.status();
   Workspace& workspace = *lease.value();
+  const PromptUse use(&workspace);
   // As for a prompt: what others left, and what steps need, may be needed.
   if (model_->meter()->limit() > 0) executor()->FreeIdle();
   workspace.FreeStepBuffers();
@@ -180,7 +181,6 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
     KVC_RETURN_IF_ERROR(ReduceBySideValues(&workspace, n_tokens_, &taker));
     Commit(&taker);
   }
-  workspace.FreePromptBuffers();
   const double took = Seconds() - begin;
   prefill_seconds_ += took, compress_seconds_ += took;
   if (freed != nullptr) *freed = std::max<int64_t>(before - cache_->bytes(), 0);

@@ -19,6 +19,11 @@ void ForgetSpans(int32_t reached, std::vector<T>* spans) {
 
 }  // namespace
 
+// A job that is still there does not go on.
+Session::WaitingPrompt::~WaitingPrompt() {
+  if (job != nullptr) job->executor()->FreeIdlePromptBuffers();
+}
+
 double Session::WaitingPrompt::Progress() const {
   const double part = job == nullptr ? 0 : job->progress() * n_part;
   return (at + part) / static_cast<double>(tokens.size());
@@ -273,6 +278,7 @@ Status Session::ReadPart(int64_t* chunks) {
   Result<Executor::Lease> lease = executor()->Acquire();
   if (!lease.ok()) return lease.status();
   Workspace& workspace = *lease.value();
+  PromptUse use(&workspace);
   WaitingPrompt& p = *waiting_;
   if (p.job == nullptr) {
     // What others left may be needed before the prompt is through.
@@ -285,7 +291,10 @@ Status Session::ReadPart(int64_t* chunks) {
     call_.SetProgress(p.Progress());
   }
   prefill_seconds_ += Seconds() - begin;
-  if (!p.job->done()) return {};
+  if (!p.job->done()) {
+    use.Pause();
+    return {};
+  }
   const std::unique_ptr<PromptJob> job = std::move(p.job);
   DeviceBuffer<float> newest;  // the session's own stays as it is until nothing can fail any more
   KVC_RETURN_IF_ERROR(newest.Reserve(executor()->memory(), hidden_.size(), "the newest token"));
@@ -293,7 +302,6 @@ Status Session::ReadPart(int64_t* chunks) {
   job->FreeBuffers();
   KVC_RETURN_IF_ERROR(
       EndWholePrompt(&workspace, n_tokens_ + static_cast<int32_t>(job->tokens().size()), &job->takers()[0]));
-  workspace.FreePromptBuffers();
   hidden_ = std::move(newest);
   p.at += p.n_part;
   TakePart(job.get(), 0, p.n_part);
@@ -460,6 +468,7 @@ Status Session::ReadTogether(Span<Session* const> sessions, Span<const int32_t> 
   Result<Executor::Lease> lease = executor->Acquire();
   if (!lease.ok()) return lease.status();
   Workspace& workspace = *lease.value();
+  const PromptUse use(&workspace);
   const int32_t n = static_cast<int32_t>(tokens.size());
   std::vector<PromptJob::Taker> takers(sessions.size());
   for (size_t i = 0; i < sessions.size(); ++i) {
@@ -486,7 +495,6 @@ Status Session::ReadTogether(Span<Session* const> sessions, Span<const int32_t> 
                                      (t.needs.reading.wanted ? job.extras().reread : 0) + t.compress_seconds;
     sessions[i]->TakePart(&job, i, n);
   }
-  workspace.FreePromptBuffers();
   return {};
 }
 

@@ -94,7 +94,8 @@ Status StepRunner::Reserve(Span<StepWish> wishes) {
     Status status = ReserveAll(wishes, &newest);
     if (status.ok()) return {};
     if (status.code() == Code::kMemory && !freed) {
-      executor_->FreeIdle();  // what idle workspaces hold may be enough
+      executor_->FreeIdle();  // what idle workspaces hold, or a prompt left in this one, may be enough
+      workspace_->FreePromptBuffers();
       freed = true;
       continue;
     }

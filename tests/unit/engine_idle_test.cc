@@ -43,5 +43,40 @@ TEST(Idle, ASessionThatWasUsedAndResetTakesNoMore) {
   }
 }
 
+// A prompt that ends before it is through, however that comes, leaves nothing of what it was read in.
+TEST(Idle, APromptThatWasLeftTakesNoMore) {
+  const auto model = test::OpenTwoLayers();
+  const auto used = [&] { return model->meter()->used(); };
+  for (const char* spec : {"full", "kvzip:budget=64", "h2o:budget=24"}) {
+    SCOPED_TRACE(spec);
+    const auto other = test::FedSession(model, spec, 20);
+    auto s = test::FedSession(model, spec, 20);
+    test::Steps(*s, 2);
+    const auto pause = [&] {
+      ASSERT_TRUE(s->Enqueue(test::TinyPrompt(700, 3), true).ok());
+      int64_t chunks = 1;
+      ASSERT_TRUE(s->ReadOn(&chunks).ok());
+      ASSERT_TRUE(s->reads_prompt());
+    };
+    const int64_t before = used();
+    pause();
+    EXPECT_GT(used(), before);
+    s->call().RequestCancel();
+    int32_t token = 0;
+    EXPECT_EQ(s->Step(&token).code(), Code::kCancelled);
+    EXPECT_LE(used(), before) << "cancelled";
+    s->call().ClearCancel();
+    pause();
+    s->Reset();
+    EXPECT_LE(used(), before) << "reset";
+    s = test::FedSession(model, spec, 20);
+    test::Steps(*s, 2);
+    EXPECT_EQ(used(), before);
+    pause();
+    s.reset();
+    EXPECT_LE(used(), before) << "closed";
+  }
+}
+
 }  // namespace
 }  // namespace kvc

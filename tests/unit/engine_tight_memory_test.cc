@@ -205,6 +205,37 @@ TEST(TightMemory, AttentionWithoutRoomIsNoOldOne) {
   EXPECT_EQ(p.size(), 257u);
 }
 
+// What a prompt took before it found no room is there for the step that comes next.
+TEST(TightMemory, APromptWithoutRoomTakesNoneFromAStep) {
+  const AlignedBytes bytes = test::TinyModelBytes({});
+  const auto model = OpenWithLimit(bytes);
+  int n_steps_alone = 0;
+  for (int64_t spare = 0;; spare += 8192) {
+    SCOPED_TRACE(spare);
+    ASSERT_LT(spare, 64 << 20);
+    Status steps[2], read;
+    for (const bool behind_a_prompt : {false, true}) {
+      const auto session = FedSession(model, "full", 8);
+      ASSERT_TRUE(session->Accept(7).ok());
+      model->executor()->FreeIdle();
+      const Spare left(*model, spare);
+      const int64_t before = model->meter()->used();
+      if (behind_a_prompt) {
+        read = session->Prefill(TinyPrompt(700, 3), false);
+        if (read.ok()) break;
+        EXPECT_EQ(read.code(), Code::kMemory) << read.message();
+        EXPECT_LE(model->meter()->used(), before);
+      }
+      int32_t token = 0;
+      steps[behind_a_prompt ? 1 : 0] = session->Step(&token);
+    }
+    if (read.ok()) break;
+    ASSERT_EQ(steps[1].code(), steps[0].code()) << steps[1].message();
+    n_steps_alone += steps[0].ok() ? 1 : 0;
+  }
+  EXPECT_GT(n_steps_alone, 10) << "there was room for the step alone";
+}
+
 // Scored by the newest tokens, which are read again, and by side values.
 TEST(TightMemory, ACompressionFindsWhatIdleWorkspacesHold) {
   const AlignedBytes bytes = test::TinyModelBytes({});
