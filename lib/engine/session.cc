@@ -298,15 +298,18 @@ void Session::RunBatch(Span<StepWish> rows, int64_t chunks) {
     any = any || (row.status.ok() && !row.rests);
   }
   if (!any) return;
-  const Status status = StepRunner(rows[0].session->executor()).Run(rows, /*all=*/false);
+  const Status status =
+      OfRow([&] { return StepRunner(rows[0].session->executor()).Run(rows, /*all=*/false); });
   for (StepWish& row : rows) {
-    if (row.rests || !row.status.ok()) continue;
-    row.status = status;
-    if (!row.status.ok() || !row.chooses) continue;
-    row.status = OfRow([&]() -> Status {
-      row.session->Took(&row.token);
-      return {};
-    });
+    if (row.rests) continue;
+    if (row.status.ok()) row.status = status;
+    if (row.status.ok() && row.chooses) {
+      row.status = OfRow([&]() -> Status {
+        row.session->Took(&row.token);
+        return {};
+      });
+    }
+    if (!row.status.ok()) row.token = StepWish::kNone;  // chosen, maybe, and not taken
   }
 }
 

@@ -251,6 +251,46 @@ TEST(MemoryFault, APromptForSeveralSessionsFailsForAll) {
   kvc_model_close(model);
 }
 
+// A batch that says it had no memory has begun nothing; one that has says what became of every session.
+TEST(MemoryFault, ABatchSaysWhatBecameOfAPromptThatWaited) {
+  Caller no_fault(nullptr);
+  kvc_model* model = OpenTiny(no_fault);
+  const std::vector<int32_t> prompt = Prompt(kPrompt, 1);
+  constexpr kvc_status kUntouched = 77;
+  bool fired = true;
+  int n_begun = 0;
+  for (int64_t k = 0; fired; ++k) {
+    ASSERT_LT(k, 1000) << "more allocations than expected";
+    kvc_session* sessions[] = {OpenSession(no_fault, model, "full"), OpenSession(no_fault, model, "full")};
+    ASSERT_EQ(kvc_session_prefill(sessions[1], prompt.data(), kPrompt), KVC_OK);
+    ASSERT_EQ(kvc_session_accept(sessions[1], 5), KVC_OK);
+    ASSERT_EQ(kvc_session_enqueue(sessions[0], prompt.data(), kPrompt, 0), KVC_OK);
+    ASSERT_EQ(kvc_session_cancel(sessions[0]), KVC_OK);  // which takes the prompt back
+    int32_t tokens[] = {-9, -9};
+    kvc_status statuses[] = {kUntouched, kUntouched}, batch = KVC_OK;
+    {
+      HeapFault fault(k, HeapFault::kOne);
+      batch = kvc_batch_step(sessions, 2, nullptr, tokens, statuses);
+      fired = fault.fired();
+    }
+    kvc_session_stats stats = {};
+    stats.struct_size = sizeof stats;
+    ASSERT_EQ(kvc_session_get_stats(sessions[0], &stats), KVC_OK);
+    if (batch == KVC_OK) {
+      ++n_begun;
+      EXPECT_TRUE(statuses[0] == KVC_E_CANCELLED || statuses[0] == KVC_E_MEMORY) << statuses[0];
+      EXPECT_TRUE(statuses[1] == KVC_OK || statuses[1] == KVC_E_MEMORY) << statuses[1];
+    } else {
+      EXPECT_EQ(batch, KVC_E_MEMORY);
+      EXPECT_EQ(statuses[0], kUntouched);
+      EXPECT_LT(stats.prompt_progress, 1) << "its prompt is gone, allocation " << k;
+    }
+    for (kvc_session* session : sessions) kvc_session_close(session);
+  }
+  EXPECT_GT(n_begun, 1);
+  kvc_model_close(model);
+}
+
 // Attention is kept by the step itself: one that finds no room for it has not begun.
 TEST(MemoryFault, StepsThatKeepTheirAttentionCanBeRepeated) {
   Caller no_fault(nullptr);
