@@ -6,7 +6,7 @@ namespace kvc {
 
 bool ModelConfig::layers_differ() const {
   return std::any_of(layers.begin(), layers.end(), [this](const LayerConfig& l) {
-    return l.attention_window != layers[0].attention_window || l.rope != layers[0].rope || l.rope != 0;
+    return l.attention_window != sliding_window || l.rope != 0;
   });
 }
 

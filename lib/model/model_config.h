@@ -52,7 +52,7 @@ struct ModelConfig {
   std::vector<RopeConfig> more_ropes;  // of layers that have one of their own
   // [n_layers], or empty: every layer has sliding_window, rope and activation. ModelFile fills it.
   std::vector<LayerConfig> layers;
-  // Whether windows or ropes differ from layer to layer.
+  // Whether some layer has another window than sliding_window, or another rope than `rope`.
   bool layers_differ() const;
   // Whether a file of version 1 can hold it, or one below version 4.
   bool fits_version_1() const;

@@ -91,10 +91,11 @@ Status ReadGgufExperts(GgufMetadata* metadata, const std::string& prefix, const 
 }
 
 void SettleLayers(ModelConfig* c) {
-  c->sliding_window = 0;
-  if (c->layers.empty() || c->layers_differ()) return;
-  c->sliding_window = c->layers[0].attention_window;
-  c->layers.clear();
+  c->sliding_window = c->layers.empty() ? 0 : c->layers[0].attention_window;
+  if (c->layers_differ())
+    c->sliding_window = 0;
+  else
+    c->layers.clear();
 }
 
 }  // namespace kvc

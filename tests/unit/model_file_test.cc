@@ -243,6 +243,41 @@ TEST(ModelFile, Version1FillsTheLayers) {
   }
 }
 
+// Sessions that were saved with a model are of that model as long as its file reads.
+TEST(ModelFile, FingerprintsStayAsTheyAre) {
+  const auto of = [](int32_t window, std::vector<LayerConfig> layers) {
+    test::TinyModelOptions options;
+    options.sliding_window = window, options.layers = std::move(layers);
+    return OpenBytes(test::TinyModelBytes(options))->fingerprint();
+  };
+  EXPECT_EQ(of(0, {}), 0x8748b56784958122u);
+  EXPECT_EQ(of(64, {}), 0x29276210e896158cu);
+  EXPECT_EQ(of(0, {{64, 0}, {0, 0}}), 0x980fbb9a50514797u);
+  EXPECT_EQ(of(0, {{0, -1}, {0, -1}}), 0xa4b3af393a8a7bbdu);
+  EXPECT_EQ(of(0, {{64, 0}, {64, 0}}), 0xaf24817dfcc8fecau);
+  EXPECT_EQ(of(64, {{64, 0}, {64, 0}}), of(64, {})) << "said twice";
+}
+
+// Windows of layers that are all alike are no fewer than others.
+TEST(ModelFile, WindowsOfLayersThatAreAlikeAreWrittenAndTold) {
+  std::set<uint64_t> seen;
+  for (const int32_t of_all : {0, 16}) {
+    for (const int32_t window : {0, 64, 32}) {
+      test::TinyModelOptions options;
+      options.sliding_window = of_all;
+      options.layers.assign(2, {window, 0});
+      const auto file = OpenBytes(test::TinyModelBytes(options));
+      EXPECT_EQ(file->version(), window == of_all ? 1u : 2u);
+      for (const LayerConfig& layer : file->config().layers) EXPECT_EQ(layer.attention_window, window);
+      EXPECT_TRUE(seen.insert(file->fingerprint()).second) << window;
+      auto json = nlohmann::json::parse(file->DescribeJson());
+      if (window != of_all) {
+        EXPECT_EQ(json["config"]["layers"][1]["window"], window);
+      }
+    }
+  }
+}
+
 // Every field of version 2 tells models apart.
 TEST(ModelFile, FingerprintOfVersion2) {
   std::set<uint64_t> seen = {OpenBytes(RawModelFile::Tiny({}).Build())->fingerprint()};
