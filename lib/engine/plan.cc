@@ -144,8 +144,7 @@ class Planner : private CachePlanner {
     request.layer_type = executor()->network().LayerType(layout_);
     Reread reread;
     if (needs.reading.wanted) {
-      KVC_RETURN_IF_ERROR(MakeReread(
-          model_, needs.reading, std::vector<int32_t>(static_cast<size_t>(request.n)), n_prompt_, &reread));
+      KVC_RETURN_IF_ERROR(PlanReread(model_, needs.reading, request.n, n_prompt_, &reread));
       request.reread = &reread;
     }
     Workspace w;

@@ -12,5 +12,8 @@ namespace kvc {
 // its own queries: the prompt's rows, a chunk at a time (the library's own; docs/methods.md 2.13).
 Status MakeReread(const Model& model, const SecondReading& reading, Span<const int32_t> tokens,
                   int32_t n_tokens, Reread* reread);
+// What memory goes by, of n tokens: how many are run, the longest part, the one that sees most.
+Status PlanReread(const Model& model, const SecondReading& reading, int32_t n, int32_t n_tokens,
+                  Reread* reread);
 
 }  // namespace kvc

@@ -73,7 +73,7 @@ Status PromptRun::Begin(const Network& network, const PromptRequest& r, const De
   const ModelConfig& c = *network.config;
   const Reread* again = r.reread;
   const int64_t entries = int64_t{r.max_cached} + r.n + (again == nullptr ? 0 : again->Behind()),
-                rows = r.n + (again == nullptr ? 0 : static_cast<int64_t>(again->tokens.size()));
+                rows = int64_t{r.n} + (again == nullptr ? 0 : again->n_tokens);
   chunk_ = ChunkOf(*network.device, r);
   const bool halves = r.layer_type == KvType::kF16 && rows > network.device->info().most_float_rows;
   KVC_RETURN_IF_ERROR(residual_.Reserve(memory, rows, c.hidden_size, chunk_, halves));
@@ -87,7 +87,7 @@ Status PromptRun::Begin(const Network& network, const PromptRequest& r, const De
     KVC_RETURN_IF_ERROR(
         remembered_.Reserve(memory, again->Remembered(), c.n_heads, c.n_kv_heads, c.head_dim));
   observed_.n_new = r.n;
-  tasks_ = TasksOf(r.n, again, chunk_);
+  if (!memory.meter->counting()) tasks_ = TasksOf(r.n, again, chunk_);
   task_ = 0, layer_ = 0, n_layers_ = c.n_layers;
   return {};
 }

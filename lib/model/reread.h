@@ -17,6 +17,7 @@ struct Reread {
   };
   std::vector<int32_t> tokens;  // run behind the prompt; empty when own
   std::vector<Part> parts;      // in the order of the prompt
+  int32_t n_tokens = 0;         // as many as `tokens`, which plans do not have
   // The prompt's own queries, keys and values once more, instead of tokens that are run.
   bool own = false;
   // Parts see the tokens [first, last) and the first kFirst entries of a head. Otherwise the prompt and what

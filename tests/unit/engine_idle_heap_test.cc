@@ -1,4 +1,5 @@
-// What a session takes from the heap beside its pages while nothing happens: design.md 10.5.
+// What a session takes from the heap beside its pages while nothing happens (design.md 10.5), and what a plan
+// takes that is made of one.
 #include <gtest/gtest.h>
 
 #include "tests/support/heap_faults.h"
@@ -50,6 +51,27 @@ INSTANTIATE_TEST_SUITE_P(Policies, IdleHeap,
                          testing::Values("snapkv:budget=32", "cokv:budget=32", "h2o:budget=32",
                                          "streaming:budget=32", "tova:budget=32", "ahakv:budget=32",
                                          "weightedkv:budget=32", "snapkv:budget=32,kv=int8,quant_group=16"));
+
+// However long the prompt is that it is made for.
+TEST(PlanHeap, IsThatOfAShortPrompt) {
+  const auto model = test::OpenTwoLayers();
+  SessionParams params;
+  params.max_tokens = kMaxContext;
+  for (const char* spec :
+       {"full", "snapkv:budget=128", "kvzip:budget=128", "kvzip:budget=128,reread_part=256",
+        "kvzip:budget=128,reread=own", "cokv-document:budget=128", "h2o:budget=128"}) {
+    SCOPED_TRACE(spec);
+    const Policy policy = ParsePolicy(spec).value();
+    const auto peak = [&](int32_t n) {
+      const int64_t before = HeapBytes();
+      test::ResetHeapPeak();
+      const auto plan = Session::Plan(model, &policy, params, n);
+      EXPECT_TRUE(plan.ok()) << plan.status().message();
+      return test::HeapPeak() - before;
+    };
+    EXPECT_LT(peak(60000000), peak(1000) + (16 << 10));
+  }
+}
 
 }  // namespace
 }  // namespace kvc

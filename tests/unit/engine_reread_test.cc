@@ -145,6 +145,33 @@ TEST(Reread, AShareOfThePartsIsSpreadEvenly) {
   }
 }
 
+TEST(Reread, APlanKnowsWhatMemoryGoesBy) {
+  for (const int32_t n : {1, 30, 100, 700, 2560}) {
+    const std::vector<int32_t> ids = TinyPrompt(n);
+    for (const int32_t context : {160, 4096}) {
+      for (const bool own : {false, true}) {
+        for (const int32_t part : {0, 256}) {
+          for (const double share : {0.1, 1.0}) {
+            SCOPED_TRACE(Format("%d of %d, own %d, part %d, share %g", n, context, own, part, share));
+            const auto model = Tiny(context);
+            const SecondReading reading{true, own, part, share};
+            Reread made, planned;
+            ASSERT_TRUE(MakeReread(*model, reading, ids, n, &made).ok());
+            ASSERT_TRUE(PlanReread(*model, reading, n, n, &planned).ok());
+            EXPECT_EQ(made.n_tokens, static_cast<int32_t>(made.tokens.size()));
+            EXPECT_EQ(planned.n_tokens, made.n_tokens);
+            EXPECT_EQ(planned.LongestPart(), made.LongestPart());
+            EXPECT_EQ(planned.LongestSight(), made.LongestSight());
+            EXPECT_EQ(planned.Behind(), made.Behind());
+            EXPECT_EQ(planned.Remembered(), made.Remembered());
+            EXPECT_TRUE(planned.tokens.empty());
+          }
+        }
+      }
+    }
+  }
+}
+
 // [L, G, n]: the largest probability of any row of any segment, or the sum of the squares of all.
 std::vector<std::vector<double>> FoundByDecoding(std::shared_ptr<const Model> model,
                                                  const std::vector<int32_t>& ids, bool squares) {
