@@ -20,12 +20,7 @@ bool KeysByChannel(const CacheLayout& layout) {
 // ---- life ----
 
 Session::Session(std::shared_ptr<const Model> model, const SessionParams& params)
-    : model_(std::move(model)),
-      user_(model_->executor()),
-      params_(params),
-      sampler_(params.sampler),
-      text_(model_->tokenizer().spec().kind == TokenizerKind::kSentencePieceBpe &&
-            model_->tokenizer().spec().add_space_prefix) {}
+    : model_(std::move(model)), user_(model_->executor()), params_(params), sampler_(params.sampler) {}
 
 Policy Session::ChosenPolicy(const Policy* policy) {
   if (policy != nullptr) return *policy;
@@ -337,7 +332,9 @@ Status Session::Accept(int32_t token) {
 void Session::TakeToken(int32_t token) {
   if (!model_->tokenizer().IsStop(token)) {
     ReserveTexts(1);
-    text_.Push(model_->tokenizer().Piece(token));  // takes memory at most before it changes anything
+    bool at_start = text_.at_start();
+    const Span<const uint8_t> bytes = model_->tokenizer().TextOf(token, &at_start);
+    text_.Push(bytes, at_start);  // takes memory at most before it changes anything
     NoteText(n_tokens_ + 1);
   }
   pending_ = token;

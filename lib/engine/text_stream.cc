@@ -34,7 +34,7 @@ void TextStream::Clear() {
   at_start_ = true;
 }
 
-void TextStream::Push(Span<const uint8_t> bytes) {
+void TextStream::Push(Span<const uint8_t> bytes, bool at_start) {
   if (read_ > kReserve) {
     ready_.erase(0, read_);
     read_ = 0;
@@ -43,13 +43,9 @@ void TextStream::Push(Span<const uint8_t> bytes) {
   const size_t waiting = pending_.size() + bytes.size(), most = ready_.size() + 3 * waiting;
   if (most > ready_.capacity()) ready_.reserve(std::max(most, 2 * ready_.capacity()));
   pending_.reserve(waiting);
-  size_t first = 0;
-  if (at_start_ && !bytes.empty()) {
-    first = skip_first_space_ && bytes[0] == ' ' ? 1 : 0;
-    at_start_ = false;
-  }
+  at_start_ = at_start;
   if (read_ == ready_.size()) ready_.clear(), read_ = 0;
-  pending_.append(reinterpret_cast<const char*>(bytes.data()) + first, bytes.size() - first);
+  pending_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const uint8_t* p = reinterpret_cast<const uint8_t*>(pending_.data());
   size_t at = 0;
   while (at < pending_.size()) {

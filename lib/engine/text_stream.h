@@ -11,16 +11,16 @@ namespace kvc {
 
 class TextStream {
  public:
-  // skip_first_space: SentencePiece text starts without the space its first piece carries.
-  explicit TextStream(bool skip_first_space) : skip_first_space_(skip_first_space) { Clear(); }
-  void Push(Span<const uint8_t> bytes);
+  TextStream() { Clear(); }
+  // at_start: whether what follows may still be the beginning of the text (Tokenizer::TextOf).
+  void Push(Span<const uint8_t> bytes, bool at_start);
   // No more bytes will come: what waits can never be completed and becomes U+FFFD.
   void Flush();
   // The rest of a split character will not come, and what comes next is another text.
   void DropWaiting() { pending_.clear(), at_start_ = true; }
   // The newest tokens, of so many bytes, are gone: so are those of them that wait.
   void TakeBack(size_t n) { pending_.resize(pending_.size() - std::min(pending_.size(), n)); }
-  bool at_start() const { return at_start_; }  // no byte of this text has come
+  bool at_start() const { return at_start_; }
   void set_at_start(bool at_start) { at_start_ = at_start; }
   // Moves out at most cap bytes, never splitting a character; returns their number.
   int32_t Pull(uint8_t* out, int32_t cap);
@@ -47,7 +47,7 @@ class TextStream {
 
  private:
   static constexpr size_t kReserve = 1024;  // some hundred tokens that nobody reads allocate nothing
-  bool skip_first_space_, at_start_ = true;
+  bool at_start_ = true;
   std::string ready_;    // complete characters
   size_t read_ = 0;      // of ready_
   std::string pending_;  // at most 3 bytes of a character

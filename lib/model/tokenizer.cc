@@ -135,6 +135,19 @@ Span<const uint8_t> TokenizerBase::Piece(int32_t id) const {
   }
 }
 
+// Bytes and what stands for unknown pieces are no pieces with a space in front.
+Span<const uint8_t> TokenizerBase::TextOf(int32_t id, bool* at_start) const {
+  Span<const uint8_t> piece = Piece(id);
+  if (!*at_start || piece.empty()) return piece;
+  *at_start = false;
+  const bool drops = (view_.add_space_prefix || view_.remove_extra_spaces) &&
+                     KindOf(id) != PieceKind::kByte && KindOf(id) != PieceKind::kUnknown;
+  if (!drops || piece[0] != ' ') return piece;
+  piece = piece.subspan(1, piece.size() - 1);
+  *at_start = view_.remove_extra_spaces && piece.empty();
+  return piece;
+}
+
 bool TokenizerBase::IsStop(int32_t id) const {
   return std::binary_search(stop_tokens_.begin(), stop_tokens_.end(), id);
 }
@@ -159,17 +172,10 @@ Status TokenizerBase::Decode(Span<const int32_t> ids, std::string* text) const {
                  kMaxEncodedText);
   }
   text->reserve(n_bytes);
-  bool at_start = view_.add_space_prefix || view_.remove_extra_spaces;
+  bool at_start = true;
   for (int32_t id : ids) {
-    const Span<const uint8_t> piece = Piece(id);
-    size_t from = 0;
-    const bool plain = KindOf(id) != PieceKind::kByte && KindOf(id) != PieceKind::kUnknown;
-    if (at_start && plain && !piece.empty() && piece[0] == ' ') {
-      from = 1;
-      at_start = view_.remove_extra_spaces;  // then every space at the start goes
-    }
-    text->append(reinterpret_cast<const char*>(piece.data()) + from, piece.size() - from);
-    if (!text->empty()) at_start = false;
+    const Span<const uint8_t> piece = TextOf(id, &at_start);
+    text->append(reinterpret_cast<const char*>(piece.data()), piece.size());
   }
   return {};
 }

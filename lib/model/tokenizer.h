@@ -49,6 +49,9 @@ class Tokenizer {
   // Bytes of one token inside a text (SentencePiece's leading space kept). Control tokens give "". id must be
   // in range.
   virtual Span<const uint8_t> Piece(int32_t id) const = 0;
+  // The same where the text may begin (*at_start, which becomes whether what follows may be its beginning):
+  // SentencePiece drops the space in front of a first piece, and all of them where extra spaces are removed.
+  virtual Span<const uint8_t> TextOf(int32_t id, bool* at_start) const = 0;
   // The text of ids, as the model's own library gives it with special tokens skipped (SentencePiece: no space
   // at the start).
   virtual Status Decode(Span<const int32_t> ids, std::string* text) const = 0;

@@ -21,6 +21,7 @@ class TokenizerBase : public Tokenizer {
   Status EncodeParts(Span<const uint8_t> text, Span<const TextRange> trusted, uint32_t flags,
                      TokenList* ids) const override;
   Span<const uint8_t> Piece(int32_t id) const override;
+  Span<const uint8_t> TextOf(int32_t id, bool* at_start) const override;
   Status Decode(Span<const int32_t> ids, std::string* text) const override;
   bool IsStop(int32_t id) const override;
   Span<const int32_t> begin_tokens() const override { return begin_tokens_; }

@@ -11,7 +11,7 @@ namespace kvc {
 namespace {
 
 void Push(TextStream* stream, const std::string& bytes) {
-  stream->Push({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+  stream->Push({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, false);
 }
 
 std::string Pull(TextStream* stream, int32_t cap = 1 << 20) {
@@ -30,7 +30,7 @@ bool IsUtf8(const std::string& s) {
 }
 
 TEST(TextStream, AnEmojiWaitsForItsLastByte) {
-  TextStream stream(false);
+  TextStream stream;
   const std::string family = "\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x9A\x80";  // woman, joiner, rocket
   std::string out;
   for (size_t i = 0; i < family.size(); ++i) {
@@ -43,7 +43,7 @@ TEST(TextStream, AnEmojiWaitsForItsLastByte) {
 }
 
 TEST(TextStream, BytesOfTokensThatWentGoWithThem) {
-  TextStream stream(false);
+  TextStream stream;
   Push(&stream, "a\xF0");
   Push(&stream, "\x9F\x91");
   stream.TakeBack(2);  // of the second token
@@ -56,16 +56,16 @@ TEST(TextStream, BytesOfTokensThatWentGoWithThem) {
   EXPECT_EQ(Pull(&stream), "bc");
 }
 
-// Every answer begins as text that stands alone, the second as the first.
-TEST(TextStream, BehindAPromptTheFirstSpaceIsSkippedAgain) {
-  TextStream stream(true);
-  for (int i = 0; i < 2; ++i) {
-    Push(&stream, " one");
-    Push(&stream, " two");
-    EXPECT_EQ(Pull(&stream), "one two") << i;
-    Push(&stream, "\xE2");
-    stream.DropWaiting();
-  }
+TEST(TextStream, BehindAPromptATextBegins) {
+  TextStream stream;
+  EXPECT_TRUE(stream.at_start());
+  stream.Push({}, true);
+  EXPECT_TRUE(stream.at_start()) << "a token without text";
+  Push(&stream, "one\xE2");
+  EXPECT_FALSE(stream.at_start());
+  stream.DropWaiting();
+  EXPECT_TRUE(stream.at_start());
+  EXPECT_EQ(Pull(&stream), "one");
 }
 
 TEST(TextStream, InvalidBytesBecomeReplacementCharacters) {
@@ -82,7 +82,7 @@ TEST(TextStream, InvalidBytesBecomeReplacementCharacters) {
       {"\xFF\xFE", "\uFFFD\uFFFD"},
   };
   for (const auto& [in, expected] : cases) {
-    TextStream whole(false), bytewise(false);
+    TextStream whole, bytewise;
     Push(&whole, in);
     for (const char* p = in; *p != 0; ++p) Push(&bytewise, std::string(1, *p));
     EXPECT_EQ(Pull(&whole), expected) << in;
@@ -91,7 +91,7 @@ TEST(TextStream, InvalidBytesBecomeReplacementCharacters) {
 }
 
 TEST(TextStream, TheEndCompletesNothing) {
-  TextStream stream(false);
+  TextStream stream;
   Push(&stream, "ok\xF0\x9F\x91");
   EXPECT_EQ(Pull(&stream), "ok");
   EXPECT_EQ(stream.Available(), 0);
@@ -102,7 +102,7 @@ TEST(TextStream, TheEndCompletesNothing) {
 }
 
 TEST(TextStream, SmallBuffersSplitNoCharacter) {
-  TextStream stream(false);
+  TextStream stream;
   Push(&stream, "a\xC3\xA9\xF0\x9F\x9A\x80z");
   EXPECT_EQ(Pull(&stream, 2), "a");
   EXPECT_EQ(Pull(&stream, 2), "\xC3\xA9");
@@ -111,17 +111,6 @@ TEST(TextStream, SmallBuffersSplitNoCharacter) {
   EXPECT_EQ(Pull(&stream, 0), "");
   EXPECT_EQ(Pull(&stream, -5), "");
   EXPECT_EQ(Pull(&stream, 9), "z");
-}
-
-TEST(TextStream, FirstSpaceOfSentencePiece) {
-  TextStream stream(true);
-  Push(&stream, " Once");
-  Push(&stream, " upon");
-  EXPECT_EQ(Pull(&stream), "Once upon");
-  stream.Clear();
-  Push(&stream, "");
-  Push(&stream, "  two");
-  EXPECT_EQ(Pull(&stream), " two");
 }
 
 // Any bytes in any pieces: valid UTF-8 comes out, valid input comes out unchanged, and pieces do not matter.
@@ -139,7 +128,7 @@ TEST(TextStream, PiecesDoNotMatter) {
         text += static_cast<char>(random() % 3 == 0 ? random() % 128 : random() % 256);
       }
     }
-    TextStream whole(false), pieces(false);
+    TextStream whole, pieces;
     Push(&whole, text);
     whole.Flush();
     std::string out;
@@ -170,7 +159,7 @@ TEST(TextStream, WhatWasReadBackIsChecked) {
     bytes.push_back('\1');
     MemorySource source({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
     ArchiveReader in(&source, source.size());
-    TextStream stream(false);
+    TextStream stream;
     EXPECT_TRUE(stream.Archive(in, 100).ok());
     return stream.IsWhole();
   };
@@ -184,7 +173,7 @@ TEST(TextStream, WhatWasReadBackIsChecked) {
 }
 
 TEST(TextStream, ReadingForeverTakesNoMore) {
-  TextStream stream(false);
+  TextStream stream;
   const int64_t before = test::HeapBytes();
   for (int i = 0; i < 200000; ++i) {
     Push(&stream, "abc");
@@ -194,7 +183,7 @@ TEST(TextStream, ReadingForeverTakesNoMore) {
 }
 
 TEST(TextStream, AnotherTextBeginsWithItsOwnCharacters) {
-  TextStream stream(false);
+  TextStream stream;
   Push(&stream, "a\xE2\x82");
   EXPECT_EQ(Pull(&stream), "a");
   stream.DropWaiting();
@@ -202,11 +191,12 @@ TEST(TextStream, AnotherTextBeginsWithItsOwnCharacters) {
   EXPECT_EQ(Pull(&stream), "b");
 }
 
-// A fork goes on within the character and behind the first space; what is ready stays with the other.
+// A fork goes on within the character and the text; what is ready stays with the other.
 TEST(TextStream, GoesOnFromAnother) {
-  TextStream one(true), other(true);
-  Push(&one, " a\xE2\x82");
+  TextStream one, other;
+  Push(&one, "a\xE2\x82");
   other.GoOnFrom(one);
+  EXPECT_FALSE(other.at_start());
   Push(&other, "\xAC b");
   EXPECT_EQ(Pull(&other), "\xE2\x82\xAC b");
   Push(&one, "\xAC");

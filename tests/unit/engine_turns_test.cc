@@ -275,6 +275,44 @@ TEST(EngineTurns, ARestoredSessionKnowsWhereItsOnlyTurnBegan) {
   test::ExpectNearLogits(*sessions[0], *sessions[1], 0.0f);
 }
 
+// An answer begins as its tokens do as a text of their own: pieces lose the space in front, bytes and what
+// stands for unknown pieces do not.
+TEST(EngineTurns, AnAnswerReadsAsItsTokens) {
+  constexpr int32_t kSpaceByte = ' ', kUnknown = 259, kSpace = 260, kHello = 261, kWord = 262;
+  for (const bool prefix : {false, true}) {
+    for (const bool no_extra : {false, true}) {
+      test::TinyModelOptions options;
+      options.vocab_size = 263;
+      ModelFileContent content = test::TinyModelContent(options);
+      TokenizerSpec& t = content.tokenizer;
+      t.kind = TokenizerKind::kSentencePieceBpe;
+      t.add_space_prefix = prefix, t.remove_extra_spaces = no_extra, t.byte_fallback = true, t.unk = kUnknown;
+      t.piece_kinds.assign(256, PieceKind::kByte);
+      t.piece_kinds.resize(259, PieceKind::kControl);
+      t.piece_kinds.push_back(PieceKind::kUnknown);
+      t.piece_kinds.resize(263, PieceKind::kNormal);
+      t.pieces.resize(259);
+      for (const char* piece : {"<unk>", " ", " Hello", "word"}) t.pieces.push_back(piece);
+      t.scores.assign(t.pieces.size(), 0);
+      const test::AlignedBytes bytes = test::TinyModelBytes(options, content);
+      const auto model = test::OpenTiny(bytes);
+      for (const Tokens& answer : {Tokens{kHello, kHello}, Tokens{kSpaceByte, kHello},
+                                   Tokens{kUnknown, kHello}, Tokens{kSpace, kSpace, kHello},
+                                   Tokens{kSpace, kWord}, Tokens{kPad[0], kSpace, kSpaceByte, kHello},
+                                   Tokens{kWord, kSpace, kHello, kUnknown, kSpaceByte}}) {
+        SCOPED_TRACE(Format("prefix %d, no extra spaces %d, from %d", prefix, no_extra, answer[0]));
+        const auto session = NewSession(model, "full");
+        ASSERT_TRUE(session->Prefill(test::TinyPrompt(5), false).ok());
+        for (const int32_t token : answer) ASSERT_TRUE(session->Accept(token).ok());
+        std::string text(static_cast<size_t>(session->text().Available()), '\0'), expected;
+        session->text().Pull(reinterpret_cast<uint8_t*>(&text[0]), static_cast<int32_t>(text.size()));
+        ASSERT_TRUE(model->tokenizer().Decode(answer, &expected).ok());
+        EXPECT_EQ(text, expected);
+      }
+    }
+  }
+}
+
 // The text of a SentencePiece model's answer begins without the space that its first piece carries, also
 // where a rewind takes that piece back, or what came behind it.
 TEST(EngineTurns, ARewindGoesBackToTheBeginningOfTheText) {
