@@ -253,8 +253,9 @@ KVC_API void        kvc_session_close(kvc_session *session);    /* [sess] frees 
 KVC_API kvc_status  kvc_session_prefill(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 /* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy, by the
  * newest rows of all parts; prefill of fewer tokens than a method's window looks at those only. Entries of a policy
- * with once=1 remember no score: compress is KVC_E_UNSUPPORTED then. Compress and trim feed the token of the last step
- * first where there is room for it, also where they fail behind that.  [sess] */
+ * with once=1 remember no score: compress is KVC_E_UNSUPPORTED then. So are compress and trim behind a rewind in a
+ * model with windows, by methods that look at newest rows, until layers hold what those see. Both feed the token of the
+ * last step first where there is room for it, also where they fail behind that.  [sess] */
 KVC_API kvc_status  kvc_session_append(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 KVC_API kvc_status  kvc_session_compress(kvc_session *session);
 /* As prefill (compress not 0) or append, but the tokens are only queued: calls of kvc_batch_step read them on, and any
@@ -280,7 +281,7 @@ KVC_API kvc_status  kvc_session_set_turn_marks(kvc_session *session, int32_t rol
 /* Makes `budget` (1 .. 2^24) slots per KV head the policy's, as budget=N in its text, and compresses to it; one of
  * bytes stays where it is the smaller. It stays with the session, through reset too. A larger budget than before holds
  * for what comes: what is gone does not come back, but for rows that are run again. *out_freed (may be NULL) gets the
- * bytes. KVC_E_UNSUPPORTED: the policy keeps everything, has a table of slots, or once=1.  [sess] */
+ * bytes. KVC_E_UNSUPPORTED: as compress; the policy keeps everything or has a table of slots.  [sess] */
 KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64_t *out_freed);
 /* Generates one token, or KVC_TOKEN_NONE at a stop token: that one is in the statistics and not in the cache (accept
  * it, or begin the next prompt with it, where the next turn should see it). When max_tokens are held and one more was

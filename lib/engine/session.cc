@@ -259,9 +259,9 @@ Status Session::PrepareRow(StepWish* row, int64_t* chunks) {
     return {};
   }
   KVC_RETURN_IF_ERROR(CanGoOn("step"));
+  KVC_RETURN_IF_ERROR(CheckCancel("step"));
   row->chooses = row->logits == nullptr;
   if (finished_ && row->chooses) return {};
-  KVC_RETURN_IF_ERROR(CheckCancel("step"));
   if (pending_ >= 0) {
     KVC_RETURN_IF_ERROR(CheckRoom());
     row->tokens = {&pending_, 1};

@@ -129,6 +129,7 @@ Status Session::Say(Role role, Span<const uint8_t> text, bool answer, bool queue
   const Turn next = answer ? Turn::kAnswer : role == Role::kSystem ? Turn::kAfterSystem : Turn::kNobodys;
   if (tokens.empty() && held() > 0) {  // an empty message between marks that are empty: the model speaks on
     if (answer) KVC_RETURN_IF_ERROR(CanGoOn("an answer to nothing"));
+    KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
     ReserveTurn();
     SetTurn(next);
     if (finished_) {
@@ -161,8 +162,9 @@ Status Session::ReadOn(int64_t* chunks) {
     }
   } undo{this};
   const int32_t n = static_cast<int32_t>(waiting_->tokens.size());
-  while (*chunks > 0 && waiting_->at < n) {
+  while (waiting_->at < n) {
     KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
+    if (*chunks <= 0) break;
     const bool rows = waiting_->by_rows && waiting_->at >= waiting_->first;
     const Status status = rows ? ReadRows(chunks) : ReadPart(chunks);
     if (!status.ok()) return NameTheChoice(status);

@@ -343,6 +343,21 @@ TEST_F(Batch, AQueuedPromptIsTakenBackWhole) {
   EXPECT_EQ(kvc_session_enqueue(queued, &bad, 1, 1), KVC_E_INVALID) << "refused beforehand";
 }
 
+// The prompts in front of it may take all that is read in a call.
+TEST_F(Batch, AQueuedPromptWhoseTurnHasNotComeIsCancelledToo) {
+  const std::vector<int32_t> prompt = Prompt(600, 3);
+  kvc_session* const queued[] = {Fed(0), Fed(1)};
+  for (kvc_session* session : queued) ASSERT_EQ(kvc_session_enqueue(session, prompt.data(), 600, 1), KVC_OK);
+  ASSERT_EQ(kvc_session_cancel(queued[1]), KVC_OK);
+  int32_t tokens[2];
+  kvc_status statuses[2];
+  const kvc_batch_params params = {sizeof params, 1};
+  ASSERT_EQ(kvc_batch_step(queued, 2, &params, tokens, statuses), KVC_OK);
+  EXPECT_EQ(tokens[0], KVC_TOKEN_READING);
+  EXPECT_EQ(statuses[1], KVC_E_CANCELLED);
+  EXPECT_EQ(Stats(queued[1]).prompt_progress, 1) << "none waits";
+}
+
 // A budget that a prompt of this length cannot have. Of one that is compressed chunk by chunk: the first.
 TEST_F(Batch, APromptThatCannotBeCompressedIsRefusedBeforehand) {
   const std::vector<int32_t> prompt = Prompt(2000, 3);

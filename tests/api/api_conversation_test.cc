@@ -249,6 +249,25 @@ TEST_F(Conversation, AnEmptyMessageBetweenEmptyMarksLetsTheModelSpeakOn) {
   ExpectSame(session_, hand.session);
 }
 
+// Also by calls that have nothing to compute.
+TEST_F(Conversation, ARequestToCancelIsAnsweredByTheNextCall) {
+  for (int32_t role : {KVC_ROLE_USER, KVC_ROLE_ASSISTANT})
+    ASSERT_EQ(kvc_session_set_turn_marks(session_, role, "", ""), KVC_OK);
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "Hello", KVC_ANSWER), KVC_OK);
+  ASSERT_EQ(kvc_session_cancel(session_), KVC_OK);
+  EXPECT_EQ(Say(session_, KVC_ROLE_USER, "", KVC_ANSWER), KVC_E_CANCELLED);
+  EXPECT_EQ(Say(session_, KVC_ROLE_USER, "", KVC_ANSWER), KVC_OK) << kvc_last_error();
+  const float more = 1000;
+  ASSERT_EQ(kvc_session_set_logit_bias(session_, &kEos[0], &more, 1), KVC_OK);
+  int32_t token = 0;
+  ASSERT_EQ(kvc_session_step(session_, &token), KVC_OK);
+  ASSERT_EQ(token, KVC_TOKEN_NONE);
+  ASSERT_EQ(kvc_session_cancel(session_), KVC_OK);
+  EXPECT_EQ(kvc_session_step(session_, &token), KVC_E_CANCELLED) << "behind a complete answer";
+  EXPECT_EQ(kvc_session_step(session_, &token), KVC_OK);
+  EXPECT_EQ(token, KVC_TOKEN_NONE);
+}
+
 TEST_F(Conversation, WhatFailsChangesNothing) {
   Mark(session_);
   EXPECT_EQ(Say(session_, 3, "x"), KVC_E_INVALID);
