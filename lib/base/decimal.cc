@@ -3,8 +3,13 @@
 #include <charconv>
 #include <cmath>
 
-#if !defined( \
-    __cpp_lib_to_chars)  // libc++ before 20, so every Android NDK up to r28: no from_chars of a double
+// KVC_NO_FROM_CHARS: a test of what stands in for it. libc++ before 20, so every Android NDK up to r28, has
+// no from_chars of a double.
+#if !defined(__cpp_lib_to_chars) && !defined(KVC_NO_FROM_CHARS)
+#define KVC_NO_FROM_CHARS
+#endif
+
+#if defined(KVC_NO_FROM_CHARS)
 #include <locale.h>
 #include <stdlib.h>
 
@@ -17,7 +22,7 @@
 
 namespace kvc {
 
-#if defined(__cpp_lib_to_chars)
+#if !defined(KVC_NO_FROM_CHARS)
 
 bool ReadDecimal(std::string_view text, double* value) {
   const std::from_chars_result end = std::from_chars(text.data(), text.data() + text.size(), *value);
@@ -28,13 +33,16 @@ bool ReadDecimal(std::string_view text, double* value) {
 
 namespace {
 
+// Without memory for the locale: nothing is read.
 double ReadInCLocale(const char* text, char** end) {
 #if defined(_WIN32)
   const _locale_t plain = _create_locale(LC_ALL, "C");
+  if (plain == nullptr) return 0;
   const double value = _strtod_l(text, end, plain);
   _free_locale(plain);
 #else
   const locale_t plain = newlocale(LC_ALL_MASK, "C", nullptr);
+  if (plain == nullptr) return 0;
   const double value = strtod_l(text, end, plain);
   freelocale(plain);
 #endif
@@ -50,7 +58,8 @@ bool ReadDecimal(std::string_view text, double* value) {
   char* end = nullptr;
   errno = 0;
   *value = ReadInCLocale(copy.c_str(), &end);
-  return errno == 0 && end == copy.c_str() + copy.size() && std::isfinite(*value);
+  const bool fits = errno == 0 || (errno == ERANGE && *value != 0);  // of numbers that are not normal, too
+  return fits && end == copy.c_str() + copy.size() && std::isfinite(*value);
 }
 
 #endif

@@ -55,8 +55,10 @@ struct TurnFormat {
   bool bos_in_marks =
       false;  // no BOS but what the marks begin with, whatever the tokenizer adds to other texts
   bool empty() const {
+    const auto none = [](const std::optional<std::string>& mark) { return !mark || mark->empty(); };
     return system_prefix.empty() && system_suffix.empty() && user_prefix.empty() && user_suffix.empty() &&
-           assistant_prefix.empty() && assistant_suffix.empty();
+           assistant_prefix.empty() && assistant_suffix.empty() && none(first_system_prefix) &&
+           none(first_user_prefix) && none(user_prefix_after_system) && none(answer_prefix);
   }
 };
 

@@ -118,6 +118,8 @@ void DescribeConfig(const ModelConfig& c, JsonWriter* json) {
   json->EndObject();
 }
 
+constexpr const char* kSpacePrefixNames[] = {"always", "unless-space", "first"};
+
 void DescribeTokenizer(const TokenizerView& t, JsonWriter* json) {
   json->Key("tokenizer").BeginObject();
   json->Field("kind", t.kind == TokenizerKind::kByteLevelBpe ? "byte-level-bpe" : "sentencepiece-bpe");
@@ -130,6 +132,7 @@ void DescribeTokenizer(const TokenizerView& t, JsonWriter* json) {
   json->Field("ignore_merges", t.ignore_merges);
   json->Field("nfc", t.nfc);
   json->Field("add_space_prefix", t.add_space_prefix);
+  if (t.add_space_prefix) json->Field("space_prefix", kSpacePrefixNames[static_cast<size_t>(t.space_prefix)]);
   json->Field("remove_extra_spaces", t.remove_extra_spaces);
   json->Field("byte_fallback", t.byte_fallback);
   json->Field("bos", t.bos);

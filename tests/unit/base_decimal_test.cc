@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <clocale>
+#include <limits>
 
 namespace kvc {
 namespace {
@@ -27,6 +28,18 @@ TEST(Decimal, RefusesWhatIsNone) {
     EXPECT_FALSE(ReadDecimal(text, &value)) << text;
   }
   EXPECT_FALSE(ReadDecimal(std::string_view("1\0002", 3), &value));
+}
+
+// Down to the smallest there is; what would be 0 is none.
+TEST(Decimal, ReadsNumbersThatAreNotNormal) {
+  double value = 0;
+  EXPECT_TRUE(ReadDecimal("-1e-310", &value));
+  EXPECT_EQ(value, -1e-310);
+  EXPECT_TRUE(ReadDecimal("4.9406564584124654e-324", &value));
+  EXPECT_EQ(value, std::numeric_limits<double>::denorm_min());
+  EXPECT_FALSE(ReadDecimal("1e-999", &value));
+  EXPECT_TRUE(ReadDecimal("0e-999", &value));
+  EXPECT_EQ(value, 0);
 }
 
 TEST(Decimal, HasNoLocale) {

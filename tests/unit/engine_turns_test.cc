@@ -68,6 +68,21 @@ TEST(EngineTurns, ASystemTextMayStandWithinTheUsersTurn) {
   ExpectSame(session.get(), (kBos + Text("[S: kind :S] hi;A?x")) + kEos + kPad + Text("U:on;A?"));
 }
 
+// Marks of some places alone are marks.
+TEST(EngineTurns, AFormatIsEmptyWithoutAnyMark) {
+  const TurnFormat none;
+  EXPECT_TRUE(none.empty());
+  for (auto mark : {&TurnFormat::first_system_prefix, &TurnFormat::first_user_prefix,
+                    &TurnFormat::user_prefix_after_system, &TurnFormat::answer_prefix}) {
+    TurnFormat f;
+    f.*mark = "";
+    EXPECT_TRUE(f.empty());
+    f.*mark = "A:";
+    EXPECT_FALSE(f.empty());
+    EXPECT_TRUE(TurnMarks().Any(f));
+  }
+}
+
 // A message in two parts: one ends and the other begins within the text, whose ends alone are trimmed.
 TEST(EngineTurns, AMessageMayComeInTwoParts) {
   const auto encode = [](const std::string& text, const TurnPlace& place) {

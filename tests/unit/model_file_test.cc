@@ -512,6 +512,7 @@ TEST(ModelFile, DescribesItselfAsJson) {
   EXPECT_EQ(json["config"]["norm_eps"].get<double>(), file->config().norm_eps);
   EXPECT_EQ(json["tokenizer"]["kind"], "byte-level-bpe");
   EXPECT_EQ(json["tokenizer"]["n_pieces"], 262);
+  EXPECT_FALSE(json["tokenizer"].contains("space_prefix"));
   EXPECT_EQ(json["head_scores"][0]["name"], "tiny-ssv");
   EXPECT_EQ(json["head_scores"][0]["scores"].size(), 2u);
   EXPECT_EQ(json["head_scores"][0]["scores"][1][1].get<float>(), file->head_scores()[0].scores[3]);
@@ -529,6 +530,18 @@ TEST(ModelFile, DescribesItselfAsJson) {
   }
   EXPECT_EQ(json["n_parameters"], n_parameters);
   EXPECT_EQ(std::stoull(json["fingerprint"].get<std::string>(), nullptr, 16), file->fingerprint());
+}
+
+TEST(ModelFile, TellsWhereASpaceGoesBeforeTexts) {
+  for (const auto& [rule, name] :
+       std::map<SpacePrefix, std::string>{{SpacePrefix::kAlways, "always"},
+                                          {SpacePrefix::kUnlessSpace, "unless-space"},
+                                          {SpacePrefix::kFirst, "first"}}) {
+    RawModelFile raw = RawModelFile::Tiny({});
+    raw.content.tokenizer.add_space_prefix = true, raw.content.tokenizer.space_prefix = rule;
+    const auto json = nlohmann::json::parse(OpenBytes(raw.Build())->DescribeJson());
+    EXPECT_EQ(json["tokenizer"]["space_prefix"], name);
+  }
 }
 
 TEST(ModelConfig, RolesHaveNamesAndShapes) {
