@@ -145,6 +145,8 @@ def finish(name, folder, architecture, debian_version, upstream):
     write_text(os.path.join(doc, "copyright"), copyright_text())
     package.write_meta(doc, name, folder, tools=name == "kvc-tools")
     os.remove(os.path.join(doc, "LICENSE"))  # /usr/share/common-licenses has it, copyright says so
+    # It has the hash of the library: packages of two architectures may share a path only where they share the file.
+    os.rename(os.path.join(doc, "sbom.spdx.json"), os.path.join(doc, f"sbom.{architecture}.spdx.json"))
     if OVERRIDES[name]:
         write_text(os.path.join(folder, "usr/share/lintian/overrides", name), f"{name}: {OVERRIDES[name]}\n")
     for place, folders, files in os.walk(folder):
@@ -152,7 +154,7 @@ def finish(name, folder, architecture, debian_version, upstream):
         for entry in files:
             path = os.path.join(place, entry)
             if not os.path.islink(path):
-                os.chmod(path, archive.plain_mode(path) if not path.endswith((".a", ".so.0.1.0")) else 0o644)
+                os.chmod(path, 0o644 if re.search(r"\.a$|\.so(\.\d+)*$", entry) else archive.plain_mode(path))
     sums, n_bytes = "", 0
     for entry in archive.names_below(folder):
         path = os.path.join(folder, entry)

@@ -135,7 +135,8 @@ def test_deb(folder, kind="deb", triplet="x86_64-linux-gnu", cc=("cc", "-std=c99
     install_debs(list(paths.values()), root, architecture)
     for name in paths:
         names = {"libkvc0": {"libkvc0"}, "libkvc-dev": {"libkvc-dev"}, "kvc-tools": {"kvc-tools", "CLI11"}}[name]
-        check_meta(os.path.join(root, "usr/share/doc", name), {*names, "PCRE2", "utf8proc"})
+        check_meta(os.path.join(root, "usr/share/doc", name), {*names, "PCRE2", "utf8proc"},
+                   f"sbom.{architecture}.spdx.json")
         licence = os.path.join(root, "usr/share/doc", name, "copyright")
         with open(licence, encoding="utf-8") as file:
             expect("/usr/share/common-licenses/Apache-2.0" in file.read(), f"{licence} does not name the licence")

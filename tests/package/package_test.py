@@ -11,8 +11,10 @@ Usage: package_test.py PART --build FOLDER --source FOLDER ...
   subproject    FetchContent: only the two libraries, nothing of the parent changes, programs with both say the same
   archives      packaging/archive.py: the same files, the same bytes
   sbom          packaging/sbom.py
+  debs          packaging/deb.py: packages of two architectures that are to stand beside each other do
   source_flags  what the source package compiles files with: those for instruction sets have flags of their own"""
 import argparse
+import filecmp
 import json
 import os
 import re
@@ -306,6 +308,45 @@ def test_sbom(at):
         notice = file.read().replace("nlohmann/json", "nlohmann-json")
     for part in text["packages"]:
         expect(part["name"] in notice, f"NOTICE does not name {part['name']}")
+
+
+def make_debs(at, deb, architecture, triplet):
+    """What dpkg-deb packs, of what was installed and of a library that is another one for each architecture."""
+    place = os.path.join(at.folder, architecture)
+    tree, library = os.path.join(place, "tree"), os.path.join(place, f"tree/lib/{triplet}/libkvc.so.9.8.7")
+    for part in ("include", "share"):
+        shutil.copytree(os.path.join(at.prefix, part), os.path.join(tree, part))
+    for path in (library, os.path.join(tree, "bin/kvc")):
+        deb.write_text(path, architecture, 0o755)
+    os.symlink(os.path.basename(library), os.path.join(os.path.dirname(library), "libkvc.so"))
+    folders = {name: os.path.join(place, name) for name in deb.DESCRIPTIONS}
+    deb.split(tree, folders, f"lib/{triplet}")
+    for name, folder in folders.items():
+        deb.finish(name, folder, architecture, "9.8.7-1", "9.8.7")
+    mode = os.stat(os.path.join(folders["libkvc0"], f"usr/lib/{triplet}/libkvc.so.9.8.7")).st_mode & 0o777
+    expect(mode == 0o644, f"the library of the package has mode {mode:o}")
+    return folders
+
+
+def test_debs(at):
+    sys.path.insert(0, os.path.join(at.args.source, "packaging"))
+    import deb  # noqa: PLC0415
+
+    def write_meta(folder, name, files, tools=False):  # without the sources and the compiler of packages
+        deb.package.sbom.write(folder, name, "9.8.7", files, tools=tools)
+
+    deb.package.write_meta = write_meta
+    amd, arm = (make_debs(at, deb, *pair) for pair in (("amd64", "x86_64-linux-gnu"), ("arm64", "aarch64-linux-gnu")))
+    for name, folder in amd.items():
+        with open(os.path.join(folder, "DEBIAN/control"), encoding="utf-8") as file:
+            if "Multi-Arch: same" not in file.read():
+                continue
+        places = [set(deb.archive.names_below(os.path.join(top, "usr"))) for top in (folder, arm[name])]
+        common = ["usr/" + path for path in sorted(places[0] & places[1])]
+        different = [path for path in common
+                     if not filecmp.cmp(os.path.join(folder, path), os.path.join(arm[name], path), shallow=False)]
+        expect(common and not different, f"{name}: dpkg refuses a second architecture for {different}")
+        print(f"{name}: {len(common)} files are shared")
 
 
 def main():

@@ -98,8 +98,8 @@ def unzip(path, folder):
         return packed.infolist()
 
 
-def check_meta(folder, parts):
-    with open(os.path.join(folder, "sbom.spdx.json"), encoding="utf-8") as file:
+def check_meta(folder, parts, sbom="sbom.spdx.json"):
+    with open(os.path.join(folder, sbom), encoding="utf-8") as file:
         text = json.load(file)
     names = {package["name"] for package in text["packages"]}
     expect(parts <= names and text["spdxVersion"] == "SPDX-2.3", f"{folder}: the parts are {names}")
