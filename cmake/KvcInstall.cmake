@@ -35,9 +35,12 @@ else()
   message(STATUS "Python was not found: the list of parts (SPDX) is not installed")
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR}
-  FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png")
+  FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png" REGEX "/docs/site$" EXCLUDE)
+# Without what their own builds leave there: samples/android/.gitignore.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/samples DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc
-  REGEX "/build(-[^/]*)?$" EXCLUDE PATTERN "__pycache__" EXCLUDE PATTERN ".gitignore" EXCLUDE)
+  REGEX "/build(-[^/]*)?$" EXCLUDE PATTERN "__pycache__" EXCLUDE PATTERN ".gitignore" EXCLUDE
+  PATTERN ".gradle" EXCLUDE PATTERN "local.properties" EXCLUDE REGEX "/android/app/libs$" EXCLUDE
+  REGEX "/android/app/src/main/assets$" EXCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/models/kvc_model.fbs DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc)
 set(bindings ${PROJECT_SOURCE_DIR}/bindings)
 install(FILES ${bindings}/kvc.i ${bindings}/log_ring.h ${bindings}/log_ring.c ${bindings}/error_record.h

@@ -3,6 +3,7 @@
 
 Usage: package_test.py PART --build FOLDER --source FOLDER ...
   install       what is there: docs, samples; kvc without MPI; libkvc.a and libkvc.so with nothing but kvc_* to see
+  samples       what an app's own build leaves among the samples is not installed
   swig          what is installed for further languages makes flat layers
   find_package  a project in plain C, shared and static
   pkg_config    cc with the flags of kvc and kvc-static, and a program without any shared library
@@ -139,6 +140,31 @@ def test_install(at):
     network = [name for name in re.findall(r" U (\w+)", imported) if name in NETWORK]
     expect(not network, f"libkvc.so imports {network}: it has no business with a network")
     print(f"{len(names)} names in libkvc.a, all of them kvc_*")
+
+
+def test_samples(at):
+    """By the script of this build, with a copy of the samples in which the Android app was built."""
+    samples, prefix = os.path.join(at.folder, "samples"), os.path.join(at.folder, "planted")
+    shutil.copytree(os.path.join(at.args.source, "samples"), samples)
+    planted = ("local.properties", ".gradle/8.7/checksums.lock", "build/reports/problems.html", "app/build/x.apk",
+               "app/libs/kvc.aar", "app/src/main/assets/model.kvc")
+    for name in planted:
+        path = os.path.join(samples, "android", name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("left by Gradle")
+    script = os.path.join(at.folder, "install.cmake")
+    with open(os.path.join(at.args.build, "cmake_install.cmake"), encoding="utf-8") as file:
+        text = file.read()
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(text.replace(f'"{os.path.abspath(at.args.source)}/samples"', f'"{samples}"'))
+    run([at.args.cmake, f"-DCMAKE_INSTALL_PREFIX={prefix}", "-P", script])
+    android = os.path.join(prefix, "share/kvc/samples/android")
+    expect(os.path.exists(os.path.join(android, "app/src/main/AndroidManifest.xml")), "the app is not installed")
+    left = [name for name in planted if os.path.exists(os.path.join(android, name))]
+    expect(not left, f"{left} are installed")
+    empty = [folder for folder, folders, files in os.walk(os.path.join(prefix, "share")) if not folders + files]
+    expect(not empty, f"{empty} have nothing in them")
 
 
 def declared(at):
