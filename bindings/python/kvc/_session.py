@@ -118,11 +118,13 @@ class Session(Owner):
         self._queued = True
         self._handle.call(_flat.kvc_session_enqueue, as_tokens(tokens), int(bool(compress)))
 
-    def say(self, text: str | bytes, role: Role = "user", *, answer: bool = True, queue: bool = False) -> None:
+    def say(self, text: str | bytes, role: Role = "user", *, answer: bool | None = None, queue: bool = False) -> None:
         """One message of a conversation, between the marks of its role ("system", "user", "assistant"). The text is
-        never read as marks. answer: the steps that follow give the answer. queue: only queued, as by enqueue.
-        UnsupportedError: the model file has no marks, and set_turn_marks gave none."""
-        flags = (_flat.KVC_ANSWER * bool(answer)) | (_flat.KVC_QUEUE * bool(queue))
+        never read as marks. answer: the assistant's turn begins behind it, and the steps that follow give the answer;
+        None: behind what the user says. queue: only queued, as by enqueue. UnsupportedError: the model file has no
+        marks, and set_turn_marks gave none."""
+        begins = role == "user" if answer is None else bool(answer)
+        flags = (_flat.KVC_ANSWER * begins) | (_flat.KVC_QUEUE * bool(queue))
         self._queued = self._queued or bool(queue)  # until it is known
         self._handle.call_long(_flat.kvc_session_say, _role(role), text, flags)
         self._queued = bool(queue)

@@ -333,6 +333,19 @@ class Sessions(Case):
             with self.assertRaises(kvc.UnsupportedError):
                 session.say("hello", answer=False)
 
+    def test_only_the_user_is_answered(self):
+        said, begun = self.model.prompt("<a>"), self.model.tokenize("<")
+        for role, answer, n in (("system", {}, len(said)), ("assistant", {}, len(said)),
+                                ("user", {}, len(said) + len(begun)),
+                                ("user", {"answer": None}, len(said) + len(begun)),
+                                ("user", {"answer": False}, len(said)),
+                                ("system", {"answer": True}, len(said) + len(begun))):
+            with self.subTest(role=role, **answer), self.model.session() as session:
+                for marked in ("system", "user", "assistant"):
+                    session.set_turn_marks(marked, "<", ">")
+                session.say("a", role, **answer)
+                self.assertEqual(session.stats.n_tokens, n)
+
     def test_branches(self):
         with self.model.session("snapkv:budget=64,window=8") as session, tempfile.TemporaryDirectory() as folder:
             ids = self.model.prompt(STORY * 10)
