@@ -100,7 +100,7 @@ public final class Batch {
     int used = 0;
     try (kvc_batch_params raw = new kvc_batch_params()) {
       raw.setPrompt_tokens(promptTokens);
-      for (Session session : sessions) handles[used++] = session.ref.enter();
+      for (Session session : sessions) handles[used++] = session.ref.enter(session);
       return call.on(handles, raw);
     } finally {
       for (int i = 0; i < sessions.size(); ++i) {

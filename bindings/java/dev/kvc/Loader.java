@@ -24,7 +24,7 @@ public final class Loader implements AutoCloseable {
    */
   public Model open(String path, ModelParams params) {
     Objects.requireNonNull(path, "path");
-    return ref.get(h -> Model.opened(null, params, (device, raw, handle) ->
+    return ref.get(this, h -> Model.opened(null, params, (device, raw, handle) ->
         Flat.kvc_loader_open(h, Utf8.name(path, "path"), device, raw, handle)));
   }
 
@@ -39,7 +39,7 @@ public final class Loader implements AutoCloseable {
    * @throws KvcException also {@link Status#CANCELLED}
    */
   public Model open(int fd, long offset, long bytes, ModelParams params) {
-    return ref.get(h -> Model.opened(null, params, (device, raw, handle) ->
+    return ref.get(this, h -> Model.opened(null, params, (device, raw, handle) ->
         Flat.kvc_loader_open_fd(h, fd, offset, bytes, device, raw, handle)));
   }
 
@@ -50,18 +50,18 @@ public final class Loader implements AutoCloseable {
    */
   public double progress() {
     double[] share = new double[1];
-    ref.run(h -> Flat.kvc_loader_get_progress(h, share));
+    ref.run(this, h -> Flat.kvc_loader_get_progress(h, share));
     return share[0];
   }
 
   /** The running open, or else the next one, throws {@link Status#CANCELLED}. From any thread. */
   public void cancel() {
-    ref.run(Flat::kvc_loader_cancel);
+    ref.run(this, Flat::kvc_loader_cancel);
   }
 
   /** Withdraws a cancel that came too late. From any thread. */
   public void clearCancel() {
-    ref.runApart(Flat::kvc_loader_clear_cancel);
+    ref.runApart(this, Flat::kvc_loader_clear_cancel);
   }
 
   @Override

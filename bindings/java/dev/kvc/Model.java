@@ -93,7 +93,7 @@ public final class Model implements AutoCloseable {
    */
   public ModelInfo info() {
     try (kvc_model_info raw = new kvc_model_info()) {
-      ref.run(h -> Flat.kvc_model_get_info(h, raw));
+      ref.run(this, h -> Flat.kvc_model_get_info(h, raw));
       return new ModelInfo(raw);
     }
   }
@@ -104,7 +104,7 @@ public final class Model implements AutoCloseable {
    * @return JSON: config, tokenizer, turn format, head scores, tensors
    */
   public String describe() {
-    return ref.get(h -> Utf8.read((json, n) -> Flat.kvc_model_describe(h, json, n)));
+    return ref.get(this, h -> Utf8.read((json, n) -> Flat.kvc_model_describe(h, json, n)));
   }
 
   /**
@@ -114,7 +114,7 @@ public final class Model implements AutoCloseable {
    * @return [layers, KV heads], or [layers, heads] for estimator headkv-r2
    */
   public float[] headScores(int index) {
-    return ref.get(h -> {
+    return ref.get(this, h -> {
       int[] n = new int[1];
       Flat.kvc_model_get_head_scores(h, index, null, n);
       float[] scores = new float[n[0]];
@@ -143,7 +143,7 @@ public final class Model implements AutoCloseable {
    */
   public int[] tokenize(byte[] text, int flags) {
     Objects.requireNonNull(text, "text");
-    return ref.get(h -> {
+    return ref.get(this, h -> {
       int[] tokens = new int[text.length + 8];
       int[] n = new int[1];
       while (Flat.kvc_tokenize(h, text, flags, tokens, n) != Flat.KVC_OK) tokens = new int[n[0]];
@@ -187,7 +187,7 @@ public final class Model implements AutoCloseable {
    */
   public byte[] detokenizeBytes(int... tokens) {
     Objects.requireNonNull(tokens, "tokens");
-    return ref.get(h -> {
+    return ref.get(this, h -> {
       byte[] bytes = new byte[8 * Math.min(tokens.length, 1 << 20) + 16];
       int[] n = new int[1];
       while (Flat.kvc_detokenize(h, tokens, bytes, n) != Flat.KVC_OK) bytes = new byte[n[0]];
@@ -208,7 +208,7 @@ public final class Model implements AutoCloseable {
     int[] slots = new int[info.nLayers * info.nKvHeads];
     SessionParams some = params == null ? new SessionParams() : params;
     try (kvc_plan raw = new kvc_plan(); kvc_session_params rawParams = some.raw()) {
-      ref.run(h -> withPolicy(policy, p ->
+      ref.run(this, h -> withPolicy(policy, p ->
           Flat.kvc_session_plan(h, p, rawParams, nPrompt, raw, slots, new int[1])));
       return new Plan(raw, slots);
     }
@@ -246,7 +246,7 @@ public final class Model implements AutoCloseable {
     SessionParams some = params == null ? new SessionParams() : params;
     long[] handle = new long[1];
     try (kvc_session_params raw = some.raw()) {
-      ref.run(h -> withPolicy(policy, p -> Flat.kvc_session_create(h, p, raw, handle)));
+      ref.run(this, h -> withPolicy(policy, p -> Flat.kvc_session_create(h, p, raw, handle)));
     }
     Session made = new Session(handle[0], ref.memory);
     if (some.sampling().isMore()) {
@@ -270,7 +270,7 @@ public final class Model implements AutoCloseable {
   public Session restore(String path) {
     Objects.requireNonNull(path, "path");
     long[] handle = new long[1];
-    ref.run(h -> Flat.kvc_session_restore(h, Utf8.name(path, "path"), handle));
+    ref.run(this, h -> Flat.kvc_session_restore(h, Utf8.name(path, "path"), handle));
     return new Session(handle[0], ref.memory);
   }
 
@@ -283,7 +283,7 @@ public final class Model implements AutoCloseable {
   public Session restore(byte[] data) {
     Objects.requireNonNull(data, "data");
     long[] handle = new long[1];
-    ref.run(h -> Flat.kvc_session_restore_memory(h, data, handle));
+    ref.run(this, h -> Flat.kvc_session_restore_memory(h, data, handle));
     return new Session(handle[0], ref.memory);
   }
 
@@ -295,7 +295,7 @@ public final class Model implements AutoCloseable {
     if (policy == null) {
       call.on(0);
     } else {
-      policy.ref.run(call::on);
+      policy.ref.run(policy, call::on);
     }
   }
 

@@ -31,7 +31,7 @@ public final class Policy implements AutoCloseable {
    * @return a spec of the same policy
    */
   public String describe() {
-    return ref.get(h -> Utf8.read((text, n) -> Flat.kvc_policy_describe(h, text, n)));
+    return ref.get(this, h -> Utf8.read((text, n) -> Flat.kvc_policy_describe(h, text, n)));
   }
 
   /**
@@ -41,7 +41,7 @@ public final class Policy implements AutoCloseable {
    */
   public void setHeadScores(float[] scores) {
     Objects.requireNonNull(scores, "scores");
-    ref.run(h -> Flat.kvc_policy_set_head_scores(h, scores));
+    ref.run(this, h -> Flat.kvc_policy_set_head_scores(h, scores));
   }
 
   /**
@@ -51,7 +51,7 @@ public final class Policy implements AutoCloseable {
    */
   public void setTable(int[] slots) {
     Objects.requireNonNull(slots, "slots");
-    ref.run(h -> Flat.kvc_policy_set_table(h, slots));
+    ref.run(this, h -> Flat.kvc_policy_set_table(h, slots));
   }
 
   @Override

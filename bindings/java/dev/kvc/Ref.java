@@ -30,6 +30,8 @@ final class Ref extends PhantomReference<Object> {
 
   private long handle;
   private int users;
+  /** What this is the handle of, while anyone uses it, else null. */
+  private Object held;
   private boolean closed;
 
   /** canceller, of what takes long, or null: called by a close while the handle is in use. */
@@ -43,10 +45,15 @@ final class Ref extends PhantomReference<Object> {
     ALL.add(this);
   }
 
-  /** The handle, which stays valid until leave(). */
-  synchronized long enter() {
+  /**
+   * The handle, which stays valid until leave(). owner, whose method calls this, reads nothing of itself any more: for
+   * the collector it could be garbage before it is inside, and be closed under its own call. That it is stored keeps
+   * it: Reference.reachabilityFence is not in Java 8, and a lock on it might be held by those whose object it is.
+   */
+  synchronized long enter(Object owner) {
     if (closed) throw new IllegalStateException("this " + what + " is closed");
     ++users;
+    held = owner;
     return handle;
   }
 
@@ -57,21 +64,17 @@ final class Ref extends PhantomReference<Object> {
   void leave() {
     long last;
     synchronized (this) {
-      --users;
+      if (--users == 0) held = null;
       last = takeLast();
     }
     giveBack(last);
   }
 
-  /** By whoever owns it: a call that runs is cancelled. */
+  /** By whoever owns it, where a call that runs is cancelled; or behind the last call on what is garbage. */
   void close() {
-    close(true);
-  }
-
-  private void close(boolean cancels) {
     long last;
     synchronized (this) {
-      if (cancels && !closed && users > 0 && canceller != null) canceller.accept(handle);
+      if (!closed && users > 0 && canceller != null) canceller.accept(handle);
       closed = true;
       last = takeLast();
     }
@@ -83,8 +86,8 @@ final class Ref extends PhantomReference<Object> {
   }
 
   /** A call with the handle in use. */
-  <T> T get(Call<T> call) {
-    long used = enter();
+  <T> T get(Object owner, Call<T> call) {
+    long used = enter(owner);
     try {
       return call.on(used);
     } finally {
@@ -92,8 +95,8 @@ final class Ref extends PhantomReference<Object> {
     }
   }
 
-  void run(LongConsumer call) {
-    long used = enter();
+  void run(Object owner, LongConsumer call) {
+    long used = enter(owner);
     try {
       call.accept(used);
     } finally {
@@ -102,8 +105,8 @@ final class Ref extends PhantomReference<Object> {
   }
 
   /** A call that does not wait, which close comes before or behind: what takes back a cancel, but not that of close. */
-  synchronized void runApart(LongConsumer call) {
-    run(call);
+  synchronized void runApart(Object owner, LongConsumer call) {
+    run(owner, call);
   }
 
   private long takeLast() {
@@ -123,8 +126,7 @@ final class Ref extends PhantomReference<Object> {
   private static void collect() {
     while (true) {
       try {
-        // The owner may be garbage while its last call runs: that call ends as it would have.
-        ((Ref) GARBAGE.remove()).close(false);
+        ((Ref) GARBAGE.remove()).close();
       } catch (InterruptedException e) {
         // Someone interrupts every thread there is; this one has to stay.
       }

@@ -51,7 +51,7 @@ public final class Session implements AutoCloseable {
    */
   public void prefill(int... tokens) {
     Objects.requireNonNull(tokens, "tokens");
-    ref.run(h -> Flat.kvc_session_prefill(h, tokens));
+    ref.run(this, h -> Flat.kvc_session_prefill(h, tokens));
   }
 
   /**
@@ -61,12 +61,12 @@ public final class Session implements AutoCloseable {
    */
   public void append(int... tokens) {
     Objects.requireNonNull(tokens, "tokens");
-    ref.run(h -> Flat.kvc_session_append(h, tokens));
+    ref.run(this, h -> Flat.kvc_session_append(h, tokens));
   }
 
   /** Applies the policy to what was appended. */
   public void compress() {
-    ref.run(Flat::kvc_session_compress);
+    ref.run(this, Flat::kvc_session_compress);
   }
 
   /**
@@ -77,7 +77,7 @@ public final class Session implements AutoCloseable {
    */
   public void enqueue(int[] tokens, boolean compress) {
     Objects.requireNonNull(tokens, "tokens");
-    ref.run(h -> Flat.kvc_session_enqueue(h, tokens, compress ? 1 : 0));
+    ref.run(this, h -> Flat.kvc_session_enqueue(h, tokens, compress ? 1 : 0));
   }
 
   /**
@@ -92,7 +92,7 @@ public final class Session implements AutoCloseable {
   public void say(Role role, String text, int flags) {
     Objects.requireNonNull(role, "role");
     byte[] bytes = Utf8.encode(text, "text");
-    ref.run(h -> Flat.kvc_session_say(h, role.code, bytes, flags));
+    ref.run(this, h -> Flat.kvc_session_say(h, role.code, bytes, flags));
   }
 
   /**
@@ -118,7 +118,7 @@ public final class Session implements AutoCloseable {
     Objects.requireNonNull(role, "role");
     byte[] before = Utf8.name(prefix, "prefix");
     byte[] behind = Utf8.name(suffix, "suffix");
-    ref.run(h -> Flat.kvc_session_set_turn_marks(h, role.code, before, behind));
+    ref.run(this, h -> Flat.kvc_session_set_turn_marks(h, role.code, before, behind));
   }
 
   /**
@@ -129,7 +129,7 @@ public final class Session implements AutoCloseable {
    */
   public long trim(int budget) {
     long[] freed = new long[1];
-    ref.run(h -> Flat.kvc_session_trim(h, budget, freed));
+    ref.run(this, h -> Flat.kvc_session_trim(h, budget, freed));
     return freed[0];
   }
 
@@ -142,7 +142,7 @@ public final class Session implements AutoCloseable {
    */
   public int step() {
     int[] token = new int[1];
-    long used = ref.enter();
+    long used = ref.enter(this);
     try {
       Flat.kvc_session_step(used, token);
     } finally {
@@ -162,7 +162,7 @@ public final class Session implements AutoCloseable {
    */
   public int[] step(int... draft) {
     Objects.requireNonNull(draft, "draft");
-    return ref.get(h -> {
+    return ref.get(this, h -> {
       int[] tokens = new int[Math.min(draft.length, 31) + 1];
       int[] n = new int[1];
       Flat.kvc_session_step_draft(h, draft, tokens, n);
@@ -176,7 +176,7 @@ public final class Session implements AutoCloseable {
    * @param token its id
    */
   public void accept(int token) {
-    ref.run(h -> Flat.kvc_session_accept(h, token));
+    ref.run(this, h -> Flat.kvc_session_accept(h, token));
   }
 
   /**
@@ -189,7 +189,7 @@ public final class Session implements AutoCloseable {
     byte[] bytes = new byte[256];
     int[] n = new int[1];
     while (true) {
-      long used = ref.enter();
+      long used = ref.enter(this);
       try {
         Flat.kvc_session_read_text(used, bytes, n);
       } finally {
@@ -257,7 +257,7 @@ public final class Session implements AutoCloseable {
    */
   public void setSampling(Sampling sampling) {
     try (kvc_sampling raw = (sampling == null ? new Sampling() : sampling).raw()) {
-      ref.run(h -> Flat.kvc_session_set_sampling(h, raw));
+      ref.run(this, h -> Flat.kvc_session_set_sampling(h, raw));
     }
   }
 
@@ -272,7 +272,7 @@ public final class Session implements AutoCloseable {
     if (tokens.length != biases.length) {
       throw new KvcException(Status.INVALID, tokens.length + " tokens and " + biases.length + " biases");
     }
-    ref.run(h -> Flat.kvc_session_set_logit_bias(h, tokens, biases, tokens.length));
+    ref.run(this, h -> Flat.kvc_session_set_logit_bias(h, tokens, biases, tokens.length));
   }
 
   /**
@@ -281,7 +281,7 @@ public final class Session implements AutoCloseable {
    * @param mask bit t % 32 of word t / 32 is token t, (vocabulary + 31) / 32 words; null or none: all
    */
   public void setTokenMask(int[] mask) {
-    ref.run(h -> Flat.kvc_session_set_token_mask(h, mask == null ? new int[0] : mask));
+    ref.run(this, h -> Flat.kvc_session_set_token_mask(h, mask == null ? new int[0] : mask));
   }
 
   /**
@@ -290,7 +290,7 @@ public final class Session implements AutoCloseable {
    * @return [vocabulary]
    */
   public float[] logits() {
-    return ref.get(h -> {
+    return ref.get(this, h -> {
       int[] n = new int[1];
       Flat.kvc_session_get_logits(h, null, n);
       float[] logits = new float[n[0]];
@@ -308,7 +308,7 @@ public final class Session implements AutoCloseable {
   public int logits(float[] logits) {
     Objects.requireNonNull(logits, "logits");
     int[] n = new int[1];
-    int status = ref.get(h -> Flat.kvc_session_get_logits(h, logits, n));
+    int status = ref.get(this, h -> Flat.kvc_session_get_logits(h, logits, n));
     boolean fits = status == Flat.KVC_OK && n[0] <= logits.length; // without room the library only counts
     if (!fits) throw new KvcException(Status.BUFFER_TOO_SMALL, "logits: " + n[0] + " are needed");
     return n[0];
@@ -321,7 +321,7 @@ public final class Session implements AutoCloseable {
    */
   public SessionStats stats() {
     try (kvc_session_stats raw = new kvc_session_stats()) {
-      ref.run(h -> Flat.kvc_session_get_stats(h, raw));
+      ref.run(this, h -> Flat.kvc_session_get_stats(h, raw));
       return new SessionStats(raw);
     }
   }
@@ -333,7 +333,7 @@ public final class Session implements AutoCloseable {
    */
   public double progress() {
     double[] share = new double[1];
-    ref.run(h -> Flat.kvc_session_get_progress(h, share));
+    ref.run(this, h -> Flat.kvc_session_get_progress(h, share));
     return share[0];
   }
 
@@ -346,7 +346,7 @@ public final class Session implements AutoCloseable {
    * @return the positions
    */
   public int[] kept(int layer, int kvHead) {
-    return ref.get(h -> {
+    return ref.get(this, h -> {
       int[] n = new int[1];
       int[] positions = null;
       Flat.kvc_session_get_kept(h, layer, kvHead, null, n);
@@ -360,19 +360,19 @@ public final class Session implements AutoCloseable {
    * Empty again. Policy with trim's budget, sampling, seed, bias, mask and marks stay; mends {@link Status#DEVICE}.
    */
   public void reset() {
-    ref.run(Flat::kvc_session_reset);
+    ref.run(this, Flat::kvc_session_reset);
   }
 
   /**
    * The call that runs, or else the next one that computes or queues, throws {@link Status#CANCELLED}. From any thread.
    */
   public void cancel() {
-    ref.run(Flat::kvc_session_cancel);
+    ref.run(this, Flat::kvc_session_cancel);
   }
 
   /** Withdraws a cancel that came too late. From any thread. */
   public void clearCancel() {
-    ref.runApart(Flat::kvc_session_clear_cancel);
+    ref.runApart(this, Flat::kvc_session_clear_cancel);
   }
 
   /**
@@ -382,7 +382,7 @@ public final class Session implements AutoCloseable {
    */
   public Session fork() {
     long[] handle = new long[1];
-    ref.run(h -> Flat.kvc_session_fork(h, handle));
+    ref.run(this, h -> Flat.kvc_session_fork(h, handle));
     return new Session(handle[0], ref.memory);
   }
 
@@ -393,7 +393,7 @@ public final class Session implements AutoCloseable {
    * @throws KvcException {@link Status#UNSUPPORTED} where an older one was evicted since
    */
   public void rewind(int nTokens) {
-    ref.run(h -> Flat.kvc_session_rewind(h, nTokens));
+    ref.run(this, h -> Flat.kvc_session_rewind(h, nTokens));
   }
 
   /**
@@ -403,7 +403,7 @@ public final class Session implements AutoCloseable {
    */
   public void save(String path) {
     Objects.requireNonNull(path, "path");
-    ref.run(h -> Flat.kvc_session_save(h, Utf8.name(path, "path")));
+    ref.run(this, h -> Flat.kvc_session_save(h, Utf8.name(path, "path")));
   }
 
   /**
@@ -412,7 +412,7 @@ public final class Session implements AutoCloseable {
    * @return what {@link #save(String)} would write
    */
   public byte[] save() {
-    return ref.get(h -> {
+    return ref.get(this, h -> {
       long[] n = new long[1];
       Flat.kvc_session_save_memory(h, null, n);
       if (n[0] > Integer.MAX_VALUE - 8) {
