@@ -97,10 +97,8 @@ public sealed partial class Model : IDisposable {
 
   /// <summary>Head-score table index of the file: [layers, KV heads], or [layers, heads] for headkv-r2.</summary>
   public float[] HeadScores(int index) {
-    Flat.kvc_model_get_head_scores(handle, index, null, 0, out int n);
-    float[] scores = new float[n];
-    Flat.kvc_model_get_head_scores(handle, index, scores, n, out n);
-    return scores;
+    return Filled.Array(0, (float[] scores, out int n) =>
+        Flat.kvc_model_get_head_scores(handle, index, scores, scores.Length, out n));
   }
 
   /// <summary>Text to token ids. Special tokens in it are text unless ParseSpecial.</summary>
@@ -111,13 +109,8 @@ public sealed partial class Model : IDisposable {
   /// <summary>UTF-8 to token ids; bytes that are none are kept where the vocabulary can.</summary>
   public int[] Tokenize(byte[] text, TokenizeFlags flags = TokenizeFlags.None) {
     if (text == null) throw new ArgumentNullException("text");
-    int[] tokens = new int[text.Length + 8];
-    int n;
-    while (Flat.kvc_tokenize(handle, text, text.Length, (int)flags, tokens, tokens.Length, out n) != Flat.KVC_OK) {
-      tokens = new int[n];
-    }
-    Array.Resize(ref tokens, n);
-    return tokens;
+    return Filled.Array(text.Length + 8, (int[] tokens, out int n) =>
+        Flat.kvc_tokenize(handle, text, text.Length, (int)flags, tokens, tokens.Length, out n));
   }
 
   /// <summary>Token ids of a text that begins a session, with BOS before it where the model wants one.</summary>
@@ -141,13 +134,8 @@ public sealed partial class Model : IDisposable {
   /// those of a token behind another: the first of a text may lose the space that it begins with.</summary>
   public byte[] DetokenizeBytes(params int[] tokens) {
     if (tokens == null) throw new ArgumentNullException("tokens");
-    byte[] bytes = new byte[8 * Math.Min(tokens.Length, 1 << 20) + 16];
-    int n;
-    while (Flat.kvc_detokenize(handle, tokens, tokens.Length, bytes, bytes.Length, out n) != Flat.KVC_OK) {
-      bytes = new byte[n];
-    }
-    Array.Resize(ref bytes, n);
-    return bytes;
+    return Filled.Array(8 * Math.Min(tokens.Length, 1 << 20) + 16, (byte[] bytes, out int n) =>
+        Flat.kvc_detokenize(handle, tokens, tokens.Length, bytes, bytes.Length, out n));
   }
 
   /// <summary>What a session would take for a prompt of so many tokens (1 or more), without taking it. policy null:

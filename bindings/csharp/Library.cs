@@ -157,14 +157,25 @@ internal static class Utf8 {
     return Decode(bytes, n);
   }
 
-  /// A call that fills an array and says how many there are; it returns not 0 when there are more.
-  internal delegate int Filler(byte[] into, out int n);
+  internal static string Read(Filled.Call<byte> call) {
+    byte[] bytes = Filled.Array(1024, call);
+    return Decode(bytes, bytes.Length);
+  }
+}
 
-  internal static string Read(Filler call) {
-    byte[] bytes = new byte[1024];
+/// Arrays that a call fills, and whose length only the library knows.
+internal static class Filled {
+  /// A call that fills an array and says how many there are; it returns not 0 when there are more.
+  internal delegate int Call<T>(T[] into, out int n);
+
+  /// Of such a call into guess elements, and again while they are too few, as there may be more the next time; into
+  /// none of them the library only counts.
+  internal static T[] Array<T>(int guess, Call<T> call) {
+    T[] into = new T[guess];
     int n;
-    while (call(bytes, out n) != Flat.KVC_OK) bytes = new byte[n];
-    return Decode(bytes, n);
+    while (call(into, out n) != Flat.KVC_OK || n > into.Length) into = new T[n];
+    System.Array.Resize(ref into, n);
+    return into;
   }
 }
 

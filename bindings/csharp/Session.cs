@@ -184,10 +184,8 @@ public sealed partial class Session : IDisposable {
 
   /// <summary>Logits [vocabulary] after the newest token, from which the next step chooses.</summary>
   public float[] Logits() {
-    Flat.kvc_session_get_logits(Handle, null, 0, out int n);
-    float[] logits = new float[n];
-    Flat.kvc_session_get_logits(Handle, logits, n, out n);
-    return logits;
+    return Filled.Array(0, (float[] logits, out int n) =>
+        Flat.kvc_session_get_logits(Handle, logits, logits.Length, out n));
   }
 
   /// <summary>The same into an array of [vocabulary] or more. Returns how many were written.</summary>
@@ -220,10 +218,8 @@ public sealed partial class Session : IDisposable {
   /// <summary>Positions that are still cached for one head, ascending. With reducer=rest the first may be -n: an entry
   /// that stands for n dropped tokens. A queued prompt is not read for it.</summary>
   public int[] Kept(int layer, int kvHead) {
-    Flat.kvc_session_get_kept(Handle, layer, kvHead, null, 0, out int n);
-    int[] positions = new int[n];
-    Flat.kvc_session_get_kept(Handle, layer, kvHead, positions, n, out n);
-    return positions;
+    return Filled.Array(0, (int[] positions, out int n) =>
+        Flat.kvc_session_get_kept(Handle, layer, kvHead, positions, positions.Length, out n));
   }
 
   /// <summary>Empty again. Policy with Trim's budget, sampling, seed, bias, mask and marks stay; mends
@@ -251,13 +247,14 @@ public sealed partial class Session : IDisposable {
 
   /// <summary>The session as bytes, which Model.Restore reads.</summary>
   public byte[] Save() {
-    Flat.kvc_session_save_memory(Handle, null, 0, out long n);
-    if (n > int.MaxValue - 64) {
-      throw new KvcException(Status.Unsupported, n + " bytes are too many for an array; save to a file");
-    }
-    byte[] data = new byte[n];
-    Flat.kvc_session_save_memory(Handle, data, n, out n);
-    return data;
+    return Filled.Array(0, (byte[] data, out int n) => {
+      int status = Flat.kvc_session_save_memory(Handle, data, data.Length, out long bytes);
+      if (bytes > int.MaxValue - 64) {
+        throw new KvcException(Status.Unsupported, bytes + " bytes are too many for an array; save to a file");
+      }
+      n = (int)bytes;
+      return status;
+    });
   }
 
   /// <summary>Nothing that a thread at work would hear of as Status.Busy.</summary>

@@ -24,6 +24,7 @@ static class MisuseTest {
     Checks.Test("disposed while another clears cancels", DisposedWhileClearing);
     Checks.Test("a disposed policy holds no model", DisposedPolicy);
     Checks.Test("busy", Busy);
+    Checks.Test("an array that grows between two calls", Growing);
     Checks.Test("cancelled from another thread", Cancelled);
     Checks.Test("cancelled behind a failure", CancelledBehindAFailure);
     Checks.Test("exception while streaming", ExceptionWhileStreaming);
@@ -249,6 +250,32 @@ static class MisuseTest {
       Checks.Failing(Status.Busy, () => session.Generate(3).Count());
       Checks.Equal(null, end());
       Checks.Check(session.Step() >= 0, "nothing of it touched the session");
+    }
+  }
+
+  // Another thread reads on between the call that counts and the one that fills: an array is whole, or Status.Busy.
+  private static void Growing() {
+    using (Session session = model.NewSession()) {
+      session.Prefill(Checks.LongPrompt(model, 600));
+      int left = 300;
+      Func<Exception> end = Checks.Start(() => {
+        for (; left > 0; Thread.Sleep(1)) UnlessBusy(() => {
+          session.Prefill(new[] { 1 });
+          --left;
+        });
+      });
+      while (Volatile.Read(ref left) > 0) {
+        UnlessBusy(() => Checks.Check(session.Save()[0] != 0, "it begins with the name of its format"));
+      }
+      Checks.Equal(null, end());
+    }
+  }
+
+  private static void UnlessBusy(Action body) {
+    try {
+      body();
+    } catch (KvcException e) {
+      Checks.Equal(Status.Busy, e.Status);
     }
   }
 

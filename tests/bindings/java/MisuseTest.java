@@ -30,6 +30,7 @@ public final class MisuseTest {
     Checks.test("closed while generating", MisuseTest::closedWhileGenerating);
     Checks.test("closed while another clears cancels", MisuseTest::closedWhileClearing);
     Checks.test("busy", MisuseTest::busy);
+    Checks.test("an array that grows between two calls", MisuseTest::growing);
     Checks.test("cancelled from another thread", MisuseTest::cancelled);
     Checks.test("exception while streaming", MisuseTest::exceptionWhileStreaming);
     Checks.test("errors belong to their threads", MisuseTest::errorsOfThreads);
@@ -245,6 +246,32 @@ public final class MisuseTest {
       reader.join();
       Checks.equal(null, end.get());
       Checks.check(session.step() >= 0, "nothing of it touched the session");
+    }
+  }
+
+  /** Another thread reads on between the call that counts and the one that fills: an array is whole, or BUSY. */
+  private static void growing() throws Throwable {
+    try (Session session = model.newSession()) {
+      session.prefill(Checks.longPrompt(model, 600));
+      AtomicReference<Throwable> end = new AtomicReference<>();
+      Thread reader = start(end, () -> {
+        for (int read = 0; read < 300; Thread.sleep(1)) read += unlessBusy(() -> session.prefill(1));
+      });
+      while (reader.isAlive()) {
+        unlessBusy(() -> Checks.check(session.save()[0] != 0, "it begins with the name of its format"));
+      }
+      reader.join();
+      Checks.equal(null, end.get());
+    }
+  }
+
+  private static int unlessBusy(Checks.Body body) throws Throwable {
+    try {
+      body.run();
+      return 1;
+    } catch (KvcException e) {
+      Checks.equal(Status.BUSY, e.status());
+      return 0;
     }
   }
 

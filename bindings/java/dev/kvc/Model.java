@@ -1,7 +1,6 @@
 package dev.kvc;
 
 import java.nio.ByteBuffer;
-import java.util.Arrays;
 import java.util.Objects;
 
 /** Weights and tokenizer. Never changes, and any number of threads may use it. */
@@ -114,13 +113,8 @@ public final class Model implements AutoCloseable {
    * @return [layers, KV heads], or [layers, heads] for estimator headkv-r2
    */
   public float[] headScores(int index) {
-    return ref.get(this, h -> {
-      int[] n = new int[1];
-      Flat.kvc_model_get_head_scores(h, index, null, n);
-      float[] scores = new float[n[0]];
-      Flat.kvc_model_get_head_scores(h, index, scores, n);
-      return scores;
-    });
+    return ref.get(this, h -> Filled.array(0, float[]::new, (scores, n) ->
+        Flat.kvc_model_get_head_scores(h, index, scores, n)));
   }
 
   /**
@@ -143,12 +137,8 @@ public final class Model implements AutoCloseable {
    */
   public int[] tokenize(byte[] text, int flags) {
     Objects.requireNonNull(text, "text");
-    return ref.get(this, h -> {
-      int[] tokens = new int[text.length + 8];
-      int[] n = new int[1];
-      while (Flat.kvc_tokenize(h, text, flags, tokens, n) != Flat.KVC_OK) tokens = new int[n[0]];
-      return Arrays.copyOf(tokens, n[0]);
-    });
+    return ref.get(this, h -> Filled.array(text.length + 8, int[]::new, (tokens, n) ->
+        Flat.kvc_tokenize(h, text, flags, tokens, n)));
   }
 
   /**
@@ -187,12 +177,9 @@ public final class Model implements AutoCloseable {
    */
   public byte[] detokenizeBytes(int... tokens) {
     Objects.requireNonNull(tokens, "tokens");
-    return ref.get(this, h -> {
-      byte[] bytes = new byte[8 * Math.min(tokens.length, 1 << 20) + 16];
-      int[] n = new int[1];
-      while (Flat.kvc_detokenize(h, tokens, bytes, n) != Flat.KVC_OK) bytes = new byte[n[0]];
-      return Arrays.copyOf(bytes, n[0]);
-    });
+    int guess = 8 * Math.min(tokens.length, 1 << 20) + 16;
+    return ref.get(this, h -> Filled.array(guess, byte[]::new, (bytes, n) ->
+        Flat.kvc_detokenize(h, tokens, bytes, n)));
   }
 
   /**

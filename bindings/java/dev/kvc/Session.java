@@ -290,13 +290,7 @@ public final class Session implements AutoCloseable {
    * @return [vocabulary]
    */
   public float[] logits() {
-    return ref.get(this, h -> {
-      int[] n = new int[1];
-      Flat.kvc_session_get_logits(h, null, n);
-      float[] logits = new float[n[0]];
-      Flat.kvc_session_get_logits(h, logits, n);
-      return logits;
-    });
+    return ref.get(this, h -> Filled.array(0, float[]::new, (logits, n) -> Flat.kvc_session_get_logits(h, logits, n)));
   }
 
   /**
@@ -346,14 +340,8 @@ public final class Session implements AutoCloseable {
    * @return the positions
    */
   public int[] kept(int layer, int kvHead) {
-    return ref.get(this, h -> {
-      int[] n = new int[1];
-      int[] positions = null;
-      Flat.kvc_session_get_kept(h, layer, kvHead, null, n);
-      positions = new int[n[0]];
-      Flat.kvc_session_get_kept(h, layer, kvHead, positions, n);
-      return positions;
-    });
+    return ref.get(this, h -> Filled.array(0, int[]::new, (positions, n) ->
+        Flat.kvc_session_get_kept(h, layer, kvHead, positions, n)));
   }
 
   /**
@@ -412,16 +400,15 @@ public final class Session implements AutoCloseable {
    * @return what {@link #save(String)} would write
    */
   public byte[] save() {
-    return ref.get(this, h -> {
-      long[] n = new long[1];
-      Flat.kvc_session_save_memory(h, null, n);
-      if (n[0] > Integer.MAX_VALUE - 8) {
-        throw new KvcException(Status.UNSUPPORTED, n[0] + " bytes are too many for an array; save to a file");
+    return ref.get(this, h -> Filled.array(0, byte[]::new, (data, n) -> {
+      long[] bytes = new long[1];
+      int status = Flat.kvc_session_save_memory(h, data, bytes);
+      if (bytes[0] > Integer.MAX_VALUE - 8) {
+        throw new KvcException(Status.UNSUPPORTED, bytes[0] + " bytes are too many for an array; save to a file");
       }
-      byte[] data = new byte[(int) n[0]];
-      Flat.kvc_session_save_memory(h, data, n);
-      return data;
-    });
+      n[0] = (int) bytes[0];
+      return status;
+    }));
   }
 
   /** Nothing that a thread at work would hear of as {@link Status#BUSY}. */

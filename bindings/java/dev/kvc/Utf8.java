@@ -33,16 +33,9 @@ final class Utf8 {
     return new String(bytes, 0, n, StandardCharsets.UTF_8);
   }
 
-  /** A call that fills an array and says how many there are; it returns not 0 when there are more. */
-  interface Filler {
-    int fill(byte[] into, int[] n);
-  }
-
-  /** The text of such a call, which is asked again with an array that is long enough. */
-  static String read(Filler call) {
-    byte[] bytes = new byte[1024];
-    int[] n = new int[1];
-    while (call.fill(bytes, n) != Flat.KVC_OK) bytes = new byte[n[0]];
-    return decode(bytes, n[0]);
+  /** The text of a call that fills an array. */
+  static String read(Filled.Call<byte[]> call) {
+    byte[] bytes = Filled.array(1024, byte[]::new, call);
+    return decode(bytes, bytes.length);
   }
 }
