@@ -128,7 +128,7 @@ type handle struct {
 	native uintptr
 	free   func(uintptr)
 	cancel func(uintptr) error // may be nil
-	memory []byte              // that the library reads while this is open
+	memory []byte              // that the library reads while this is open; for who uses it
 }
 
 // use gives the native handle, and done must follow; or ErrClosed. It waits for nobody: a caller that uses the handle
@@ -169,7 +169,7 @@ func (h *handle) close() {
 	h.using.Lock()
 	defer h.using.Unlock()
 	h.free(h.native)
-	h.native = 0
+	h.native, h.memory = 0, nil
 }
 
 // begin is the part of close that waits for nobody, or false where it has been.

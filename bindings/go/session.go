@@ -95,9 +95,10 @@ func (m *Model) withPolicy(policy *Policy, options *SessionOptions,
 	})
 }
 
-func newSession(native uintptr, model *Model) *Session {
+// newSession is for calls on from, whose memory the session reads too.
+func newSession(native uintptr, model *Model, from *handle) *Session {
 	s := &Session{model: model, out: &outputs{}, h: &handle{native: native, free: flat.Kvc_session_close,
-		cancel: flat.Kvc_session_cancel, memory: model.h.memory}}
+		cancel: flat.Kvc_session_cancel, memory: from.memory}}
 	closeWhenUnused(s, s.h)
 	return s
 }
@@ -109,7 +110,7 @@ func (m *Model) NewSession(policy *Policy, options *SessionOptions) (s *Session,
 		if err := flat.Kvc_session_create(model, policy, params, &native); err != nil {
 			return err
 		}
-		s = newSession(native, m)
+		s = newSession(native, m, m.h)
 		return nil
 	})
 	if sampling := options.more(); err == nil && sampling != nil {
@@ -151,7 +152,7 @@ func (m *Model) restore(call func(model uintptr, out *uintptr) error) (s *Sessio
 		if err := call(model, &native); err != nil {
 			return err
 		}
-		s = newSession(native, m)
+		s = newSession(native, m, m.h)
 		return nil
 	})
 	return s, err
@@ -483,7 +484,7 @@ func (s *Session) Fork() (fork *Session, err error) {
 		if err := flat.Kvc_session_fork(native, &made); err != nil {
 			return err
 		}
-		fork = newSession(made, s.model)
+		fork = newSession(made, s.model, s.h)
 		return nil
 	})
 	return fork, err

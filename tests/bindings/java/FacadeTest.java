@@ -14,14 +14,18 @@ import dev.kvc.Session;
 import dev.kvc.SessionParams;
 import dev.kvc.SessionStats;
 import dev.kvc.Status;
+import java.io.IOException;
 import java.io.RandomAccessFile;
+import java.lang.ref.WeakReference;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Iterator;
+import java.util.List;
 import java.util.stream.Stream;
 
 /** What every method does, on the real model. Misuse is in MisuseTest. */
@@ -135,20 +139,32 @@ public final class FacadeTest {
       Checks.equal("0 KiB of cache instead of 0", chat.memory());
       chat.stop();
     }
-    Session session;
-    try (FileChannel channel = FileChannel.open(copy)) {
-      ByteBuffer mapped = channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size());
-      try (Model other = Model.open(mapped, null)) {
-        session = other.newSession();
-        session.prefill(other.tokenize(Checks.STORY, Model.ADD_BOS));
-      }
-    }
+    List<WeakReference<ByteBuffer>> memory = new ArrayList<>();
+    Model other = openMapped(copy, memory);
+    Session session = other.newSession();
+    session.prefill(other.tokenize(Checks.STORY, Model.ADD_BOS));
+    other.close();
     // The session keeps the mapping, which nothing else refers to now.
     for (int i = 0; i < 5; ++i) System.gc();
-    Checks.equal(wanted, Checks.text(session, 8));
+    Session fork = session.fork();
     session.close();
+    for (int i = 0; i < 5; ++i) System.gc();
+    Checks.equal(wanted, Checks.text(fork, 8));
+    fork.close();
+    for (int i = 0; i < 50 && memory.get(0).get() != null; ++i) System.gc();
+    Checks.equal(null, memory.get(0).get());
+    Checks.equal("Model, closed", other.toString());
+    Checks.equal("Session, closed", session.toString());
     Files.delete(copy);
     Files.delete(folder);
+  }
+
+  private static Model openMapped(Path path, List<WeakReference<ByteBuffer>> memory) throws IOException {
+    try (FileChannel channel = FileChannel.open(path)) {
+      ByteBuffer mapped = channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size());
+      memory.add(new WeakReference<>(mapped));
+      return Model.open(mapped, null);
+    }
   }
 
   private static void loader() {

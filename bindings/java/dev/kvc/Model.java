@@ -231,11 +231,10 @@ public final class Model implements AutoCloseable {
    */
   public Session newSession(Policy policy, SessionParams params) {
     SessionParams some = params == null ? new SessionParams() : params;
-    long[] handle = new long[1];
+    Session made;
     try (kvc_session_params raw = some.raw()) {
-      ref.run(this, h -> withPolicy(policy, p -> Flat.kvc_session_create(h, p, raw, handle)));
+      made = made((h, handle) -> withPolicy(policy, p -> Flat.kvc_session_create(h, p, raw, handle)));
     }
-    Session made = new Session(handle[0], ref.memory);
     if (some.sampling().isMore()) {
       try {
         made.setSampling(some.sampling());
@@ -256,9 +255,7 @@ public final class Model implements AutoCloseable {
    */
   public Session restore(String path) {
     Objects.requireNonNull(path, "path");
-    long[] handle = new long[1];
-    ref.run(this, h -> Flat.kvc_session_restore(h, Utf8.name(path, "path"), handle));
-    return new Session(handle[0], ref.memory);
+    return made((h, handle) -> Flat.kvc_session_restore(h, Utf8.name(path, "path"), handle));
   }
 
   /**
@@ -269,9 +266,20 @@ public final class Model implements AutoCloseable {
    */
   public Session restore(byte[] data) {
     Objects.requireNonNull(data, "data");
-    long[] handle = new long[1];
-    ref.run(this, h -> Flat.kvc_session_restore_memory(h, data, handle));
-    return new Session(handle[0], ref.memory);
+    return made((h, handle) -> Flat.kvc_session_restore_memory(h, data, handle));
+  }
+
+  private interface SessionMaker {
+    void make(long model, long[] handle);
+  }
+
+  /** The session that a flat call makes; it keeps the memory that the model reads, which stays during the call. */
+  private Session made(SessionMaker maker) {
+    return ref.get(this, h -> {
+      long[] handle = new long[1];
+      maker.make(h, handle);
+      return new Session(handle[0], ref.memory());
+    });
   }
 
   private interface PolicyCall {

@@ -25,8 +25,8 @@ final class Ref extends PhantomReference<Object> {
   private final String what;
   private final LongConsumer closer;
   private final LongConsumer canceller;
-  /** Memory that the library reads until this handle is given back, or null. */
-  final Object memory;
+  /** Memory that the library reads until this handle is given back, or null. Only for calls that use the handle. */
+  private Object memory;
 
   private long handle;
   private int users;
@@ -55,6 +55,11 @@ final class Ref extends PhantomReference<Object> {
     ++users;
     held = owner;
     return handle;
+  }
+
+  /** For a handle that a call on this one makes, and that reads the same. */
+  Object memory() {
+    return memory;
   }
 
   synchronized boolean isClosed() {
@@ -119,6 +124,7 @@ final class Ref extends PhantomReference<Object> {
   private void giveBack(long last) {
     if (last == 0) return;
     closer.accept(last);
+    memory = null;
     ALL.remove(this);
     clear();
   }

@@ -369,9 +369,11 @@ public final class Session implements AutoCloseable {
    * @return the session, to be closed
    */
   public Session fork() {
-    long[] handle = new long[1];
-    ref.run(this, h -> Flat.kvc_session_fork(h, handle));
-    return new Session(handle[0], ref.memory);
+    return ref.get(this, h -> {
+      long[] handle = new long[1];
+      Flat.kvc_session_fork(h, handle);
+      return new Session(handle[0], ref.memory());
+    });
   }
 
   /**
