@@ -6,7 +6,8 @@ set(flat ${OUT}/internal/flat)
 file(MAKE_DIRECTORY ${flat})
 file(GLOB facade ${SOURCE}/bindings/go/*.go)
 file(COPY ${facade} ${SOURCE}/bindings/go/go.mod DESTINATION ${OUT})
-file(COPY ${SOURCE}/bindings/go/internal/flat/failure.go DESTINATION ${flat})
+file(COPY ${SOURCE}/bindings/go/internal/flat/failure.go ${SOURCE}/bindings/go/internal/flat/version.go
+  DESTINATION ${flat})
 execute_process(COMMAND ${SWIG} -Wall ${WERROR} -go -cgo -module flat -I. -Iinclude
   -outdir ${flat} -o ${flat}/flat_wrap.c bindings/kvc.i WORKING_DIRECTORY ${SOURCE} COMMAND_ERROR_IS_FATAL ANY)
 # Slices go to C as numbers. cgo allows a slice without pointers, also as a part of something that has some, but behind

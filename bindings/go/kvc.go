@@ -210,20 +210,18 @@ func with(owner any, h *handle, call func(native uintptr) error) error {
 
 // fits refuses a library whose functions and structs may be others than those this package was compiled for.
 func fits() error {
-	const major, minor = flat.KVC_VERSION / 10000, flat.KVC_VERSION / 100 % 100
-	if found := int(flat.Kvc_version()); found/10000 != major || found/100%100 != minor {
+	if loaded := flat.Kvc_version(); !flat.Fits(loaded, int32(flat.KVC_VERSION)) {
 		return &Error{Status: ErrUnsupported, Message: fmt.Sprintf(
-			"this program was built for libkvc %d.%d and has loaded libkvc %s: build it again, or let it find the right "+
-				"libkvc.so (LD_LIBRARY_PATH, or what pkg-config says of kvc)", major, minor, Version())}
+			"this program was built for libkvc %s and has loaded libkvc %s: build it again, or let it find the right "+
+				"libkvc.so (LD_LIBRARY_PATH, or what pkg-config says of kvc)", number(int32(flat.KVC_VERSION)), number(loaded))}
 	}
 	return nil
 }
 
 // Version of the library that is loaded, as "0.1.0".
-func Version() string {
-	v := flat.Kvc_version()
-	return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100)
-}
+func Version() string { return number(flat.Kvc_version()) }
+
+func number(v int32) string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100) }
 
 // SchemaVersion is that of the newest model file the library reads.
 func SchemaVersion() int32 { return flat.Kvc_schema_version() }

@@ -28,18 +28,26 @@ except ImportError:  # then arrays are those of the standard library
     numpy = None
 
 
-def version() -> str:
-    """Of the libkvc that is loaded, as "0.1.0"."""
-    number = _flat.kvc_version()
+def _text(number: int) -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
+def version() -> str:
+    """Of the libkvc that is loaded, as "0.1.0"."""
+    return _text(_flat.kvc_version())
+
+
 def check_version(compiled: int, loaded: int) -> None:
-    """Refuses a library whose functions and structs may be others than those this package was compiled for."""
-    if compiled // 100 != loaded // 100:
-        wanted, found = (f"{n // 10000}.{n // 100 % 100}" for n in (compiled, loaded))
-        raise ImportError(f"this package was built for libkvc {wanted} and has loaded libkvc {found}: install "
-                          f"both from one release, or let the loader find the right libkvc.so.0 (LD_LIBRARY_PATH)")
+    """Refuses a library whose functions and structs may be others than those this package was compiled for. A later
+    minor version has all of an earlier one; before 1.0 they do not promise that."""
+    if compiled < 10000:
+        fits = compiled // 100 == loaded // 100
+    else:
+        fits = compiled // 10000 == loaded // 10000 and loaded >= compiled
+    if not fits:
+        raise ImportError(f"this package was built for libkvc {_text(compiled)} and has loaded libkvc {_text(loaded)}: "
+                          "install both from one release, or let the loader find the right libkvc.so.0 "
+                          "(LD_LIBRARY_PATH)")
 
 
 check_version(_flat.KVC_VERSION, _flat.kvc_version())

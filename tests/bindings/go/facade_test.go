@@ -17,6 +17,19 @@ import (
 	"kvc.dev/kvc/internal/flat"
 )
 
+// A library is as good as the one that a program was compiled for, or better.
+func TestVersions(t *testing.T) {
+	for _, c := range []struct {
+		loaded, compiled int32
+		fits             bool
+	}{{100, 100, true}, {100, 101, true}, {200, 100, false}, {100, 200, false}, {10000, 100, false}, {10203, 10203, true},
+		{10204, 10203, true}, {10300, 10203, true}, {10202, 10203, false}, {10103, 10203, false}, {20000, 10203, false}} {
+		if flat.Fits(c.loaded, c.compiled) != c.fits {
+			t.Errorf("%d for %d", c.loaded, c.compiled)
+		}
+	}
+}
+
 // The constants are written twice: here is who tells when they differ.
 func TestConstants(t *testing.T) {
 	for status, raw := range map[kvc.Status]int{kvc.ErrInvalid: flat.KVC_E_INVALID, kvc.ErrMemory: flat.KVC_E_MEMORY,

@@ -418,9 +418,13 @@ class Misuse(Case):
         self.assertIsNone(handle.pointer)
 
     def test_wrong_library(self):
-        with self.assertRaisesRegex(ImportError, r"built for libkvc 0\.1 and has loaded libkvc 0\.2"):
+        with self.assertRaisesRegex(ImportError, r"built for libkvc 0\.1\.0 and has loaded libkvc 0\.2\.0"):
             _native.check_version(100, 200)
-        _native.check_version(100, 101)
+        for compiled, loaded in ((101, 100), (10203, 10203), (10203, 10204), (10203, 10300)):
+            _native.check_version(compiled, loaded)
+        for compiled, loaded in ((200, 100), (100, 10000), (10203, 10202), (10203, 10103), (10203, 20000)):
+            with self.assertRaises(ImportError):
+                _native.check_version(compiled, loaded)
         self.assertIs(_native._flat, _flat)
 
 
