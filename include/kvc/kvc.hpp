@@ -165,7 +165,7 @@ class Policy {
   void set_table(const std::vector<int32_t>& slots) {
     detail::check(kvc_policy_set_table(get(), slots.data(), detail::count(slots.size())));
   }
-  // For calls of kvc.h; it stays the object\'s.
+  // For calls of kvc.h; it stays the object's.
   kvc_policy* get() const { return handle_.get(); }
   // Whether it was opened, and not moved from.
   explicit operator bool() const { return handle_ != nullptr; }
@@ -276,7 +276,7 @@ class Model {
       out.slots.clear();
     return out;
   }
-  // For calls of kvc.h; it stays the object\'s.
+  // For calls of kvc.h; it stays the object's.
   kvc_model* get() const { return handle_.get(); }
   // Whether it was opened, and not moved from.
   explicit operator bool() const { return handle_ != nullptr; }
@@ -302,14 +302,19 @@ class Loader {
   }
   Model open(const std::string& path, const std::string& device = "auto", int32_t n_threads = 0,
              int64_t memory_limit = 0) {
-    const kvc_model_params p = Model::make_params(n_threads, memory_limit);
+    return open(path, device, Model::make_params(n_threads, memory_limit));
+  }
+  Model open(const std::string& path, const std::string& device, const kvc_model_params& p) {
     kvc_model* model = nullptr;
     detail::check(kvc_loader_open(get(), detail::name(path), detail::device_name(device), &p, &model));
     return Model(model);
   }
   Model open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const std::string& device = "auto",
                 int32_t n_threads = 0, int64_t memory_limit = 0) {
-    const kvc_model_params p = Model::make_params(n_threads, memory_limit);
+    return open_fd(fd, offset, n_bytes, device, Model::make_params(n_threads, memory_limit));
+  }
+  Model open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const std::string& device,
+                const kvc_model_params& p) {
     kvc_model* model = nullptr;
     detail::check(kvc_loader_open_fd(get(), fd, offset, n_bytes, detail::device_name(device), &p, &model));
     return Model(model);
@@ -321,8 +326,10 @@ class Loader {
   }
   void cancel() { detail::check(kvc_loader_cancel(get())); }
   void clear_cancel() { detail::check(kvc_loader_clear_cancel(get())); }
-  // For calls of kvc.h; it stays the object\'s.
+  // For calls of kvc.h; it stays the object's.
   kvc_loader* get() const { return handle_.get(); }
+  // Whether it was made, and not moved from.
+  explicit operator bool() const { return handle_ != nullptr; }
 
  private:
   std::unique_ptr<kvc_loader, detail::Close> handle_;
@@ -468,7 +475,7 @@ class Session {
     if (!detail::check(kvc_session_save_memory(get(), out.data(), n, &n))) out.clear();
     return out;
   }
-  // For calls of kvc.h; it stays the object\'s.
+  // For calls of kvc.h; it stays the object's.
   kvc_session* get() const { return handle_.get(); }
   // Whether it was opened, and not moved from.
   explicit operator bool() const { return handle_ != nullptr; }

@@ -48,6 +48,10 @@ int main() {
   expect(loader.progress() == 1, "a loader that does nothing");
   loader.cancel();
   fails([&] { loader.open("/no/such/file"); }, KVC_E_IO, "a loader's failure");
+  kvc::Loader moved(std::move(loader));
+  expect(!loader && moved, "a loader moves");  // NOLINT: what is left of it is empty
+  fails([&] { loader.open("/no/such/file", "cpu", kvc::params<kvc_model_params>()); }, KVC_E_INVALID,
+        "a loader that was moved away");
   std::vector<kvc_status> statuses(1);
   fails(
       [&] {

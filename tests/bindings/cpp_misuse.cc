@@ -108,12 +108,21 @@ void WaysToOpen(const std::string& path, const kvc::Tokens& prompt) {
   kvc::Session session(model);
   session.prefill(prompt);
   Expect(session.step() != KVC_TOKEN_NONE, "a model in memory");
+  kvc::Loader loader;
+  Fails(KVC_E_MEMORY, "a loader's model past a limit", [&] { loader.open(path, "cpu", tight); });
+  kvc_model_params planning = kvc::params<kvc_model_params>();
+  planning.plan_only = 1;
+  kvc::Model planned = loader.open(path, "cpu", planning);
+  Fails(KVC_E_UNSUPPORTED, "a session of a model for plans", [&] { kvc::Session of_plans(planned); });
 #ifndef _WIN32
   std::FILE* const opened = std::fopen(path.c_str(), "rb");
   if (opened == nullptr) return Expect(false, "the file opens");
   Fails(KVC_E_MEMORY, "a file past a limit",
         [&] { kvc::Model::open_fd(fileno(opened), 0, 0, "cpu", tight); });
   kvc::Model::open_fd(fileno(opened), 0, 0, "cpu", trusting);
+  Fails(KVC_E_MEMORY, "a loader's file past a limit",
+        [&] { loader.open_fd(fileno(opened), 0, 0, "cpu", tight); });
+  Expect(static_cast<bool>(loader.open_fd(fileno(opened), 0, 0, "cpu", trusting)), "a loader's file");
   std::fclose(opened);
 #endif
 }
