@@ -7,6 +7,7 @@ Usage: package_test.py PART --build FOLDER --source FOLDER ...
   swig          what is installed for further languages makes flat layers
   find_package  a project in plain C, shared and static
   pkg_config    cc with the flags of kvc and kvc-static, and a program without any shared library
+  own_folders   where kvc.pc says things are, and the list of parts is, when folders are given with their whole paths
   plain_archive what kvc-static.pc names of a build whose archive is not merged is all that a program needs
   neighbour     beside other versions of PCRE2, utf8proc and FlatBuffers, shared and static
   subproject    FetchContent: only the two libraries, nothing of the parent changes, programs with both say the same
@@ -209,6 +210,26 @@ def test_pkg_config(at):
         expect(("libkvc.so.0" in linked) == (way == "shared"), f"{way}: the program needs {linked}")
         texts[f"pkg-config, {way}"] = run([built, *at.arguments()], env=environment)
     compare(texts)
+
+
+def test_own_folders(at):
+    """Configured only: folders that are not all below one prefix."""
+    build, place = os.path.join(at.folder, "own"), os.path.join(at.folder, "place")
+    folders = {"LIBDIR": f"{place}/lib64", "INCLUDEDIR": "include/deep", "DOCDIR": f"{place}/doc"}
+    run([at.args.cmake, "-G", at.args.generator, "-S", at.args.source, "-B", build, "-DKVC_TESTS=OFF",
+         "-DKVC_TOOLS=OFF", "-DKVC_BINDINGS=OFF", f"-DCMAKE_INSTALL_PREFIX={place}/usr",
+         f"-DCMAKE_C_COMPILER={at.args.cc}", f"-DCMAKE_CXX_COMPILER={at.args.cxx}",
+         *(f"-DCMAKE_INSTALL_{name}={path}" for name, path in folders.items())])
+    installed = os.path.join(folders["LIBDIR"], "pkgconfig")
+    os.makedirs(installed)
+    for name, wanted in (("libdir", folders["LIBDIR"]), ("includedir", f"{place}/usr/include/deep")):
+        for package in ("kvc", "kvc-static"):
+            shutil.copy(os.path.join(build, f"{package}.pc"), installed)
+            found = run(["pkg-config", f"--variable={name}", package], env=dict(os.environ, PKG_CONFIG_PATH=installed))
+            expect(os.path.normpath(found.strip()) == wanted, f"{package}: {name} is {found.strip()}, not {wanted}")
+    with open(os.path.join(build, "cmake_install.cmake"), encoding="utf-8") as file:
+        sbom = re.search(r"sbom\.py\]=\]\s+\"(.*)\"", file.read()).group(1)
+    expect(sbom == f"$ENV{{DESTDIR}}{folders['DOCDIR']}", f"the list of parts goes to {sbom}")
 
 
 def test_plain_archive(at):
