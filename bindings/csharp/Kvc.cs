@@ -6,9 +6,6 @@
 // ObjectDisposedException; disposing twice does nothing; what is never disposed is given back when it is garbage.
 using System;
 using System.Collections.Generic;
-using System.Runtime.InteropServices;
-using System.Threading;
-using System.Threading.Tasks;
 
 namespace Kvc {
 /// <summary>A compression method and its options. Each session has a copy of its own.</summary>

@@ -264,7 +264,7 @@ public sealed partial class Session : IDisposable {
   public void Dispose() { own.Dispose(); }
 
   /// Where another thread may dispose at the same time.
-  internal static void Quietly(Action action) {
+  private static void Quietly(Action action) {
     try {
       action();
     } catch (ObjectDisposedException) {

@@ -1,5 +1,5 @@
 # JAVAC, JAR; FLAT: what SWIG wrote; SOURCE: this folder; LIBRARY, PLATFORM: the native library and what it is for;
-# WORK: a folder to build in; OUT: the JAR; WERROR: -Werror or nothing.
+# WORK: a folder to build in; OUT: the JAR; VERSION: of libkvc; WERROR: -Werror or nothing.
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
@@ -17,7 +17,8 @@ run(${JAVAC} --release 8 -encoding UTF-8 -Xlint:all,-options ${WERROR} -d ${WORK
 file(COPY ${LIBRARY} DESTINATION ${WORK}/dev/kvc/native/${PLATFORM})
 file(COPY ${SOURCE}/keep.pro DESTINATION ${WORK}/META-INF/proguard)
 file(COPY ${SOURCE}/../../LICENSE ${SOURCE}/../../NOTICE DESTINATION ${WORK}/META-INF)
-file(WRITE ${WORK}.manifest "Automatic-Module-Name: dev.kvc\n")
+file(WRITE ${WORK}.manifest
+  "Automatic-Module-Name: dev.kvc\nImplementation-Title: libkvc\nImplementation-Version: ${VERSION}\n")
 # By name and of one date, so that two builds are equal. Not compressed: unpacking would be part of the first call.
 file(GLOB_RECURSE entries RELATIVE ${WORK} ${WORK}/*)
 list(SORT entries)

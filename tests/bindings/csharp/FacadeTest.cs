@@ -38,6 +38,7 @@ static class FacadeTest {
 
   private static void LibraryItself() {
     Checks.Equal(3, Library.Version.Split('.').Length);
+    Checks.Equal(Library.Version, typeof(Library).Assembly.GetName().Version.ToString(3));
     Checks.Check(Library.SchemaVersion > 0, "schema version");
     int cokv = Library.Methods().ToList().IndexOf("cokv");
     Checks.Check(Library.DescribeMethod(cokv).Contains("\"budget\""), "cokv has a budget");

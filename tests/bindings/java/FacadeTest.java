@@ -65,6 +65,7 @@ public final class FacadeTest {
 
   private static void library() {
     Checks.check(Kvc.version().matches("\\d+\\.\\d+\\.\\d+"), Kvc.version());
+    Checks.equal(Kvc.version(), Kvc.class.getPackage().getImplementationVersion());
     Checks.check(Kvc.schemaVersion() > 0, "schema version");
     Checks.check(Kvc.methods().contains("cokv"), "methods");
     Checks.check(Kvc.describeMethod(Kvc.methods().indexOf("cokv")).contains("\"budget\""), "cokv has a budget");
