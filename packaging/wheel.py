@@ -9,12 +9,14 @@ import archive
 import check_elf
 import package
 
-# Version, folder of Python.h, pyconfig.h of this processor: Debian's own chooses among several below /usr/include.
+# Version, flags of its ABI ("t": without the GIL), folder of Python.h, pyconfig.h of this processor: Debian's own
+# chooses among several below /usr/include.
 ASK = """import os, sys, sysconfig
 config = sysconfig.get_config_h_filename()
 multi = os.path.join("/usr/include", sysconfig.get_config_var("MULTIARCH") or "", "python" +
                      sysconfig.get_python_version(), "pyconfig.h")
-print("%d%d" % sys.version_info[:2], os.path.dirname(config), multi if os.path.exists(multi) else config, sep="\\n")"""
+print("%d%d" % sys.version_info[:2], sys.abiflags, os.path.dirname(config),
+      multi if os.path.exists(multi) else config, sep="\\n")"""
 
 
 def python():
@@ -51,7 +53,7 @@ def platform(path):
 
 
 def make():
-    version, source, config = package.run(python(), "-c", ASK).splitlines()
+    version, flags, source, config = package.run(python(), "-c", ASK).splitlines()
     if not os.path.exists(os.path.join(source, "Python.h")):
         sys.exit(f"package.py wheel: no Python.h in {source} (Debian's package python3-dev)")
     build = package.build("release-linux-x86_64", targets=("kvc", "kvc_python"), language="python", options=(
@@ -61,13 +63,14 @@ def make():
     package.run("cmake", "--install", build, "--component", "python", "--strip", "--prefix", stage)
     folder, library = os.path.join(stage, "kvc"), os.path.join(stage, "kvc/libkvc.so.0")
     # For another system CMake does not know the ending, by which Python tells a module for another version.
-    os.rename(os.path.join(folder, "_flat.so"), os.path.join(folder, f"_flat.cpython-{version}-x86_64-linux-gnu.so"))
+    module = f"_flat.cpython-{version}{flags}-x86_64-linux-gnu.so"
+    os.rename(os.path.join(folder, "_flat.so"), os.path.join(folder, module))
     package.strip(os.path.join(build, "lib/libkvc.so.0"), library)
     problems = check_elf.check_tree(folder, package.GLIBC)
     if problems:
         sys.exit("\n".join(problems))
     package.write_meta(os.path.join(stage, "meta"), "kvc-python", folder)
-    python_tag = f"cp{version}-cp{version}"
+    python_tag = f"cp{version}-cp{version}{flags}"
     tag = platform(write(f"{python_tag}-linux_x86_64", stage, stage))
     out = write(f"{python_tag}-{tag}", stage, package.OUT)
     print(f"out/{os.path.basename(out)} ({os.path.getsize(out)} bytes)", flush=True)

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,14 @@ def make(cmake, build, config, wheel):
         return file.read()
 
 
+def check_tag(data, wheel):
+    """That of the file's name is that of its module, by which Python takes it or leaves it."""
+    with zipfile.ZipFile(io.BytesIO(data)) as packed:
+        (abi,) = re.findall(r"^kvc/_flat\.cpython-(\w+)-", "\n".join(packed.namelist()), re.M)
+    python, tag = os.path.basename(wheel).split("-")[2:4]
+    assert tag == f"cp{abi}" and python == f"cp{abi.rstrip('dt')}", (python, tag, abi)
+
+
 def check_record(data):
     with zipfile.ZipFile(io.BytesIO(data)) as wheel:
         (record,) = [name for name in wheel.namelist() if name.endswith("/RECORD")]
@@ -47,6 +56,7 @@ def main():
     if make(cmake, build, config, wheel) != data:
         sys.exit("two wheels of one build differ")
     check_record(data)
+    check_tag(data, wheel)
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
     with tempfile.TemporaryDirectory(prefix="kvc-wheel-") as folder:
         made = subprocess.run([sys.executable, "-m", "venv", folder], capture_output=True, text=True, check=False)
