@@ -8,6 +8,7 @@ Usage: package_test.py PART --build FOLDER --source FOLDER ...
   find_package  a project in plain C, shared and static
   pkg_config    cc with the flags of kvc and kvc-static, and a program without any shared library
   own_folders   where kvc.pc says things are, and the list of parts is, when folders are given with their whole paths
+  machines      a machine of 32 bits, or with the high byte first, is refused at once
   plain_archive what kvc-static.pc names of a build whose archive is not merged is all that a program needs
   neighbour     beside other versions of PCRE2, utf8proc and FlatBuffers, shared and static
   subproject    FetchContent: only the two libraries, nothing of the parent changes, programs with both say the same
@@ -230,6 +231,27 @@ def test_own_folders(at):
     with open(os.path.join(build, "cmake_install.cmake"), encoding="utf-8") as file:
         sbom = re.search(r"sbom\.py\]=\]\s+\"(.*)\"", file.read()).group(1)
     expect(sbom == f"$ENV{{DESTDIR}}{folders['DOCDIR']}", f"the list of parts goes to {sbom}")
+
+
+def test_machines(at):
+    """With a compiler that makes code for any machine: nothing is linked, as there are no libraries for them."""
+    if not shutil.which("clang") or not shutil.which("clang++"):
+        print("clang was not found")
+        sys.exit(77)
+    for machine in ("i386", "s390x"):
+        file = os.path.join(at.folder, f"{machine}.cmake")
+        with open(file, "w", encoding="utf-8") as toolchain:
+            toolchain.write(f"set(CMAKE_SYSTEM_NAME Linux)\nset(CMAKE_SYSTEM_PROCESSOR {machine})\n"
+                            "set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)\n" +
+                            "".join(f"set(CMAKE_{language}_COMPILER {compiler})\n"
+                                    f"set(CMAKE_{language}_COMPILER_TARGET {machine}-linux-gnu)\n"
+                                    for language, compiler in (("C", "clang"), ("CXX", "clang++"))))
+        done = subprocess.run([at.args.cmake, "-G", at.args.generator, "-S", at.args.source,
+                               "-B", os.path.join(at.folder, machine), f"-DCMAKE_TOOLCHAIN_FILE={file}"],
+                              capture_output=True, text=True, check=False)
+        said = " ".join(done.stderr.split())
+        expect(done.returncode != 0 and f"64-bit little-endian machines only, and this is {machine}" in said,
+               f"{machine} was not refused: {done.stderr}")
 
 
 def test_plain_archive(at):
