@@ -54,8 +54,16 @@ def classes_of(jar, out):
                 target.writestr(info, source.read(entry))
 
 
-def assemble(name, libraries, jar):
-    """libraries: {abi: [files]}, libkvc.so among them. Returns the path of the archive in out/."""
+def runtime(ndk):
+    """What the NDK puts into a library besides: c++_static (toolchains/android.cmake), helpers of its compiler."""
+    with open(os.path.join(ndk, "source.properties"), encoding="utf-8") as file:
+        revision = re.search(r"^Pkg\.Revision *= *(\S+)", file.read(), re.M).group(1)
+    return [{"name": "LLVM", "version": f"as in Android NDK {revision}", "licence": "Apache-2.0 WITH LLVM-exception",
+             "comment": "libc++, libc++abi, libunwind and compiler-rt", "in_library": True}]
+
+
+def assemble(name, libraries, jar, parts):
+    """libraries: {abi: [files]}, libkvc.so among them; parts: of runtime. Returns the path of the archive in out/."""
     folder = package.stage_folder("aar")
     shutil.rmtree(folder, ignore_errors=True)
     for abi, files in libraries.items():
@@ -72,7 +80,8 @@ def assemble(name, libraries, jar):
         shutil.copyfile(keep, os.path.join(folder, "proguard.txt"))
     classes_of(jar, os.path.join(folder, "classes.jar"))
     prefab(folder, libraries)
-    sbom.write(os.path.join(folder, "META-INF"), "kvc-android", package.version(), folder, package.THIRD_PARTY)
+    sbom.write(os.path.join(folder, "META-INF"), "kvc-android", package.version(), folder, package.THIRD_PARTY,
+               more=parts)
     out = os.path.join(package.OUT, name)
     os.makedirs(package.OUT, exist_ok=True)
     archive.write_zip(out, folder, store=["*.so"], align=[("*.so", check_elf.PAGE)], first=["AndroidManifest.xml"])
@@ -93,4 +102,5 @@ def make():
         libraries[abi] = [os.path.join(stage, name) for name in ("libkvc.so", "libkvc_jni.so")]
         for path in libraries[abi]:
             package.strip(os.path.join(folder, "lib", os.path.basename(path)), path)
-    return assemble(f"kvc-{package.version()}.aar", libraries, os.path.join(folder, "bindings/java/kvc.jar"))
+    return assemble(f"kvc-{package.version()}.aar", libraries, os.path.join(folder, "bindings/java/kvc.jar"),
+                    runtime(ndk))

@@ -167,6 +167,8 @@ def test_aar(folder):
     with zipfile.ZipFile(jar, "w") as packed:
         for name in ("dev/kvc/Model.class", "dev/kvc/native/linux-x86_64/libkvc_jni.so"):
             packed.writestr(name, name)
+    with open(os.path.join(folder, "source.properties"), "w", encoding="utf-8") as file:
+        file.write("Pkg.Desc = Android NDK\nPkg.Revision = 26.3.11579264\n")
     compilers = {"arm64-v8a": "aarch64-linux-gnu-gcc", "x86_64": "cc"}
 
     def assemble(page):
@@ -179,7 +181,8 @@ def test_aar(folder):
                 subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", path,
                                 f"-Wl,-z,max-page-size={page}"], input=code, text=True, check=True)
                 libraries[abi].append(path)
-        return subprocess.run([sys.executable, "-c", f"import aar; aar.assemble('test.aar', {libraries!r}, {jar!r})"],
+        code = f"import aar; aar.assemble('test.aar', {libraries!r}, {jar!r}, aar.runtime({folder!r}))"
+        return subprocess.run([sys.executable, "-c", code],
                               cwd=os.path.join(ROOT, "packaging"), capture_output=True, text=True, check=False)
 
     done = assemble(4096)
@@ -216,4 +219,4 @@ def check_aar(data, folder):
     for name in ("R.txt", "proguard.txt", "prefab/prefab.json", "prefab/modules/kvc/include/kvc/kvc.h",
                  "META-INF/LICENSE"):
         expect(os.path.exists(os.path.join(tree, name)), f"no {name}")
-    check_meta(os.path.join(tree, "META-INF"), {"kvc-android", "PCRE2", "utf8proc"})
+    check_meta(os.path.join(tree, "META-INF"), {"kvc-android", "PCRE2", "utf8proc", "LLVM"})
