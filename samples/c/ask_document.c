@@ -1,6 +1,8 @@
 /* Reads a document once, keeps a compressed cache of it, and answers any number of questions from that:
  * ask_document MODEL.kvc POLICY DOCUMENT QUESTION...
- * for example: ask_document recall.kvc cokv-document:budget=24 text.txt "The code of Zachary is" */
+ * for example: ask_document recall.kvc cokv-document:budget=24 text.txt "The code of Zachary is"
+ * text.txt: a text with such facts, as the first context of samples/data/recall_demo.jsonl:
+ * head -1 recall_demo.jsonl | python3 -c "print(__import__('json').loads(input())['context'])" > text.txt */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

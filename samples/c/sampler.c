@@ -1,5 +1,5 @@
 /* Answers a prompt with a sampler of the caller's own: sampler MODEL.kvc POLICY PROMPT [TOKENS [MIN_P
- * [SEED]]] for example: sampler stories.kvc snapkv:budget=64 "Once upon a time" 100 0.1 7
+ * [SEED]]] for example: sampler stories260k.kvc snapkv:budget=64 "Once upon a time" 100 0.1 7
  * It needs the mathematics of C: cc sampler.c $(pkg-config --cflags --libs kvc) -lm -o sampler
  *
  * Min-p: a token may be chosen when it is at least MIN_P times as likely as the likeliest; 1 is greedy. The

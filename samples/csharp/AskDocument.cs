@@ -15,6 +15,16 @@ static class AskDocument {
       Console.Error.WriteLine("usage: AskDocument MODEL.kvc POLICY DOCUMENT QUESTION...");
       return 2;
     }
+    try {
+      Ask(args);
+    } catch (KvcException e) {
+      Console.Error.WriteLine("AskDocument: " + e.Message);
+      return 1;
+    }
+    return 0;
+  }
+
+  static void Ask(string[] args) {
     TextWriter output = new StreamWriter(Console.OpenStandardOutput(), new UTF8Encoding(false)) { AutoFlush = true };
     using (Model model = Model.Open(args[0]))
     using (Policy policy = new Policy(args[1]))
@@ -33,6 +43,5 @@ static class AskDocument {
         }
       }
     }
-    return 0;
   }
 }

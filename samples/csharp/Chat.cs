@@ -13,6 +13,16 @@ static class Chat {
       Console.Error.WriteLine("usage: Chat MODEL.kvc [POLICY [TOKENS]]");
       return 2;
     }
+    try {
+      Talk(args);
+    } catch (KvcException e) {
+      Console.Error.WriteLine("Chat: " + e.Message);
+      return 1;
+    }
+    return 0;
+  }
+
+  static void Talk(string[] args) {
     int maxTokens = args.Length > 2 ? int.Parse(args[2]) : 512;
     TextReader input = new StreamReader(Console.OpenStandardInput(), new UTF8Encoding(false));
     TextWriter output = new StreamWriter(Console.OpenStandardOutput(), new UTF8Encoding(false)) { AutoFlush = true };
@@ -34,7 +44,6 @@ static class Chat {
         output.Write("\n");
       }
     }
-    return 0;
   }
 
   // A model that was not trained on conversations has no marks for turns: it goes on with what the user writes.

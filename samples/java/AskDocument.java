@@ -1,3 +1,4 @@
+import dev.kvc.KvcException;
 import dev.kvc.Model;
 import dev.kvc.Policy;
 import dev.kvc.Session;
@@ -44,6 +45,9 @@ public final class AskDocument {
           out.println();
         }
       }
+    } catch (KvcException e) {
+      System.err.println("AskDocument: " + e.getMessage());
+      System.exit(1);
     }
   }
 }

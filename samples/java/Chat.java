@@ -45,6 +45,9 @@ public final class Chat {
         }
         out.println();
       }
+    } catch (KvcException e) {
+      System.err.println("Chat: " + e.getMessage());
+      System.exit(1);
     }
   }
 

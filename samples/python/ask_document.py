@@ -31,4 +31,7 @@ def main(path, policy, file, *questions):
 
 if len(sys.argv) < 5:
     sys.exit("usage: ask_document.py MODEL.kvc POLICY DOCUMENT QUESTION...")
-main(*sys.argv[1:])
+try:
+    main(*sys.argv[1:])
+except kvc.Error as error:
+    sys.exit(f"ask_document.py: {error}")

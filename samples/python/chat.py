@@ -30,4 +30,7 @@ def main(path, policy="full", max_tokens=512):
 
 if len(sys.argv) < 2:
     sys.exit("usage: chat.py MODEL.kvc [POLICY [TOKENS]]")
-main(*sys.argv[1:])
+try:
+    main(*sys.argv[1:])
+except kvc.Error as error:
+    sys.exit(f"chat.py: {error}")

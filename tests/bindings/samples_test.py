@@ -105,6 +105,15 @@ def ask(command):
             compare(f"ask_document {policy}", output, done.stdout)
 
 
+def missing(name, command, *arguments):
+    """A model that is not there is one line and exit code 1, not a trace of the stack."""
+    done = subprocess.run([*command, "no-such-model.kvc", *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, encoding="utf-8", check=False)
+    if done.returncode != 1 or "no-such-model.kvc" not in done.stderr or done.stderr.count("\n") != 1:
+        sys.exit(f"{name} without its model: exit code {done.returncode}, and it says\n{done.stderr}")
+    print(f"{name}: a missing model is told")
+
+
 def main():
     signal.alarm(int(os.environ.get("KVC_SAMPLES_SECONDS", "100")))
     begin, end = sys.argv.index("--chat"), sys.argv.index("--ask")
@@ -112,6 +121,8 @@ def main():
     chat(command)
     (chat_stopped_in_terminal if "--terminal" in sys.argv[:begin] else chat_stopped)(command)
     ask(sys.argv[end + 1:])
+    missing("chat", command)
+    missing("ask_document", sys.argv[end + 1:], "full", __file__, "Who is")
 
 
 main()
