@@ -192,7 +192,7 @@ class Results(unittest.TestCase):
         quoted = re.findall(r"\d+\.\d \[\d+\.\d–\d+\.\d\]", note)
         want = [row[column] for row in rows for column in ("dropped", "one entry")]
         self.assertEqual(quoted, [*want, join["cokv-document, int4, 63KiB"]["one entry"]])
-        said = re.search(r"`cokv-document` then has (\S+) % instead of (\S+) at 400", read("README.md")).groups()
+        said = re.search(r"400 of 2,112 KiB \| (\S+) %, without `\S+` ([\d.]+), ", read("README.md")).groups()
         self.assertEqual(said, tuple(first(rows[0][column]) for column in ("one entry", "dropped")))
         kl = [row[column] for column in ("KL, dropped", "KL, one entry") for row in rows]
         self.assertEqual(re.findall(r"\b0\.\d{3}\b", note), kl)
@@ -214,7 +214,7 @@ class Results(unittest.TestCase):
         self.assertIn("behind the full cache by " + behind.lstrip("-"), " ".join(note.split()))
         for model in ("recall", "relate"):  # "within two points of what everything kept answers on both"
             self.assertGreaterEqual(float(first(tables[model][best]["that, to everything kept"])), -2)
-        said = re.search(r"answers (\S+) % on `models/recall` and (\S+) on `models/relate`", read("README.md")).groups()
+        said = re.search(r"`models/recall`; `models/relate` \|.* 3 % of the bytes \| (\S+) %; (\S+) %", read("README.md")).groups()
         self.assertEqual(said, (first(want[1]), first(want[0])))
 
     def test_what_prose_says_of_squares_is_what_the_tables_have(self):
@@ -242,21 +242,22 @@ class Results(unittest.TestCase):
     def test_the_readme_says_what_the_comparison_has(self):
         n, full, rows, shares, _ = self.comparison("ask")
         said = re.search(
-            r"On ([\d,]+) held-out questions .*? to (\S+) % of its slots: full cache (\S+) % right, (.*?); at (\S+) % "
-            r"`cokv-document` is at (\S+) and the others between (\d+) and (\d+) ",
+            r"`models/recall`, ([\d,]+) questions \| `cokv-document` \| (\S+) % of the slots "
+            r"\| (\S+) %, full cache (\S+) %, (.*?) \| \| the same "
+            r"\| `cokv-document` \| (\S+) % of the slots \| (\S+) %, the others between (\d+) and (\d+) ",
             " ".join(read("README.md").split()),
         )
         self.assertEqual(said.group(1).replace(",", ""), n)
-        self.assertEqual(said.group(3), full)
+        self.assertEqual(said.group(4), full)
         (at,) = [slots for slots, share in shares.items() if float(share) == float(said.group(2))]
-        methods = re.findall(r"`(\S+)` (\d+\.\d)", said.group(4))
+        methods = [("cokv-document", said.group(3)), *re.findall(r"`(\S+)` (\d+\.\d)", said.group(5))]
         self.assertGreaterEqual(len(methods), 5)
         for method, accuracy in methods:
             self.assertEqual(accuracy, first(rows[at][method]), method)
-        (at,) = [slots for slots, share in shares.items() if share == said.group(5)]
-        self.assertEqual(said.group(6), first(rows[at]["cokv-document"]))
+        (at,) = [slots for slots, share in shares.items() if share == said.group(6)]
+        self.assertEqual(said.group(7), first(rows[at]["cokv-document"]))
         others = [float(first(rows[at][m])) for m in (*BY_SCORES, *WITHOUT)]
-        self.assertEqual((said.group(7), said.group(8)), (str(math.floor(min(others))), str(math.ceil(max(others)))))
+        self.assertEqual((said.group(8), said.group(9)), (str(math.floor(min(others))), str(math.ceil(max(others)))))
 
     def test_what_is_said_of_the_scores_of_recall_is_what_their_files_hold(self):
         text = read("docs/head-scores.md").split("## The scores of models/recall", 1)[1].split("\n## ", 1)[0]
