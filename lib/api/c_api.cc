@@ -192,12 +192,6 @@ kvc_status kvc_detokenize(const kvc_model* model, const int32_t* tokens, int32_t
     if (model == nullptr) return NullError("model");
     if (n_tokens < 0 || (n_tokens > 0 && tokens == nullptr))
       return Error(Code::kInvalid, "tokens: %d at %s", n_tokens, tokens == nullptr ? "NULL" : "an address");
-    for (int32_t i = 0; i < n_tokens; ++i) {
-      if (tokens[i] < 0 || tokens[i] >= model->model->config().vocab_size) {
-        return Error(Code::kInvalid, "token %d is %d; ids are 0 to %d", i, tokens[i],
-                     model->model->config().vocab_size - 1);
-      }
-    }
     std::string out;
     KVC_RETURN_IF_ERROR(model->model->tokenizer().Decode({tokens, static_cast<size_t>(n_tokens)}, &out));
     return CopyBuffer(reinterpret_cast<const uint8_t*>(out.data()), out.size(), "text", text, cap_text,

@@ -1,19 +1,11 @@
 // Sessions of kvc.h.
+#include <optional>
+
 #include "lib/api/handles.h"
 #include "lib/base/log.h"
 #include "lib/engine/lookup.h"
 
 namespace kvc {
-
-SessionParams ToParams(const kvc_session_params& p) {
-  SessionParams out;
-  out.max_tokens = p.max_tokens;
-  out.on_full = static_cast<OnFull>(p.on_full);
-  out.sampler.temperature = p.temperature, out.sampler.top_p = p.top_p, out.sampler.top_k = p.top_k,
-  out.sampler.seed = p.seed;
-  return out;
-}
-
 namespace {
 
 Status ReadParams(const kvc_session_params* params, SessionParams* out) {
@@ -21,7 +13,10 @@ Status ReadParams(const kvc_session_params* params, SessionParams* out) {
   KVC_RETURN_IF_ERROR(CopyIn(params, "params (kvc_session_params)", &p));
   if (p.on_full < KVC_ON_FULL_ERROR || p.on_full > KVC_ON_FULL_SLIDE)
     return Error(Code::kInvalid, "on_full is %d; it is 0 to 2", p.on_full);
-  *out = ToParams(p);
+  out->max_tokens = p.max_tokens;
+  out->on_full = static_cast<OnFull>(p.on_full);
+  out->sampler.temperature = p.temperature, out->sampler.top_p = p.top_p, out->sampler.top_k = p.top_k,
+  out->sampler.seed = p.seed;
   return {};
 }
 

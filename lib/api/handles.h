@@ -4,7 +4,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -175,7 +174,5 @@ Status CopyBuffer(const T* data, size_t n, const char* name, T* out, int32_t cap
   if (cap > 0 && n > 0) std::memcpy(out, data, n * sizeof(T));
   return {};
 }
-
-SessionParams ToParams(const kvc_session_params& p);
 
 }  // namespace kvc

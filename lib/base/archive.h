@@ -1,9 +1,7 @@
 // One function describes what is saved and what is read back: the same calls run on a writer or on a reader.
 #pragma once
 #include <cstdint>
-#include <string>
 #include <type_traits>
-#include <vector>
 
 #include "lib/base/byte_sink.h"
 #include "lib/base/byte_source.h"

@@ -1,7 +1,6 @@
 // Owns an open file descriptor, and what is asked of one. Every call that fails leaves the reason in errno.
 #pragma once
 #include <cstdint>
-#include <string>
 
 #include "lib/base/io_error.h"
 

@@ -31,7 +31,6 @@ class JsonWriter {
   void Value(int64_t number) { Separate(), AppendJsonNumber(out_, number); }
   void Value(int32_t number) { Value(static_cast<int64_t>(number)); }
   void Value(bool flag) { Separate(), out_->append(flag ? "true" : "false"); }
-  void Null() { Separate(), out_->append("null"); }
   template <typename T>
   void Field(const char* key, const T& value) {
     Key(key).Value(value);

@@ -2,9 +2,8 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <new>
+#include <utility>
 
 #include "lib/base/system_memory.h"
 #include "lib/base/status.h"

@@ -236,7 +236,7 @@ class Planner : private CachePlanner {
       shape.n_rows = std::max(rows, 1);
       GrowShape(*executor(), layout_, compressor_->step_plan(), longest, ring_slots, &shape);
       KVC_RETURN_IF_ERROR(w.step.Reserve(network, shape.n_rows, memory));
-      KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory));
+      KVC_RETURN_IF_ERROR(w.step.ReserveAttention(shape, memory));
       // Of a prompt by steps the rows of each part come on top of what the budget leaves.
       const int64_t end = std::min<int64_t>(int64_t{n_prompt_} + growth.n_steps, kMaxPosition),
                     first = rows > 0 ? compressor_->plan().TokensAtOnce(0, n_prompt_) + rows : n_prompt_ + 1;

@@ -1,6 +1,7 @@
 #include "lib/engine/session.h"
 
 #include <algorithm>
+#include <array>
 #include <new>
 
 #include "lib/engine/step_batch.h"

@@ -4,7 +4,6 @@
 // are independent.
 #pragma once
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <vector>
 

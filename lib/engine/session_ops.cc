@@ -136,6 +136,10 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
   if (compressor_->policy().compresses_once())
     return Error(Code::kUnsupported,
                  "once=1: entries remember no score to compress them by again; with once=0 they do");
+  if (compressor_->policy().keeps_all() && budget == 0) {
+    if (freed != nullptr) *freed = 0;
+    return {};
+  }
   const int64_t before = cache_->bytes();
   const double begin = Seconds();
   Result<Executor::Lease> lease = executor()->Acquire();
@@ -149,10 +153,6 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
   PromptJob::Taker& taker = takers[0];
   KVC_RETURN_IF_ERROR(MakeTaker(workspace.stream.get(), 0, true, &taker));
   if (budget > 0) KVC_RETURN_IF_ERROR(taker.compressor->SetBudget(budget, n_tokens_));
-  if (compressor_->policy().keeps_all()) {
-    if (freed != nullptr) *freed = 0;
-    return {};
-  }
   taker.cache->LeaveWindows();
   const StoragePlan& plan = compressor_->plan();
   const int32_t rows =

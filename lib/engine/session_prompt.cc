@@ -124,8 +124,9 @@ Status Session::Say(Role role, Span<const uint8_t> text, bool answer, bool queue
   place.answer = answer, place.after_system = turn() == Turn::kAfterSystem && held() > 0;
   place.newest_token = NewestToken();
   std::vector<int32_t> tokens;
+  const TurnMarks none;
   KVC_RETURN_IF_ERROR(EncodeTurn(model_->tokenizer(), model_->file().turn_format(),
-                                 marks_ == nullptr ? TurnMarks() : *marks_, role, text, place, &tokens));
+                                 marks_ == nullptr ? none : *marks_, role, text, place, &tokens));
   const Turn next = answer ? Turn::kAnswer : role == Role::kSystem ? Turn::kAfterSystem : Turn::kNobodys;
   if (tokens.empty() && held() > 0) {  // an empty message between marks that are empty: the model speaks on
     if (answer) KVC_RETURN_IF_ERROR(CanGoOn("an answer to nothing"));

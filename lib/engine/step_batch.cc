@@ -181,7 +181,7 @@ Status StepRunner::ReserveShared(Span<StepWish> wishes) {
     const StepShape shape = ShapeOf(group);
     if (shape.n_rows > 0) {
       KVC_RETURN_IF_ERROR(w.step.Reserve(network, shape.n_rows, memory));
-      KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory));
+      KVC_RETURN_IF_ERROR(w.step.ReserveAttention(shape, memory));
       w.rows.reserve(static_cast<size_t>(shape.n_rows));
       w.tokens.reserve(static_cast<size_t>(shape.n_rows));
       w.rows.clear();

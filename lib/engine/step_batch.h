@@ -1,7 +1,6 @@
 // Steps of any sessions of one model in one pass over the weights.
 #pragma once
 #include <atomic>
-#include <vector>
 
 #include "lib/engine/session.h"
 

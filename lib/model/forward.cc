@@ -305,7 +305,7 @@ Status StepBuffers::Reserve(const Network& network, int32_t n_rows, const Device
   return network_.Reserve(memory, memory.device->NetworkScratchBytes(network.weights->shape, n_rows), what);
 }
 
-Status StepBuffers::ReserveAttention(const Network&, const StepShape& shape, const DeviceMemory& memory) {
+Status StepBuffers::ReserveAttention(const StepShape& shape, const DeviceMemory& memory) {
   return attention_.Reserve(memory, memory.device->StepScratchBytes(shape), "attention workspace");
 }
 

@@ -155,7 +155,7 @@ class StepBuffers {
   Status Reserve(const Network& network, int32_t n_rows, const DeviceMemory& memory);
   void Free();
   // shape: as Step will get it.
-  Status ReserveAttention(const Network& network, const StepShape& shape, const DeviceMemory& memory);
+  Status ReserveAttention(const StepShape& shape, const DeviceMemory& memory);
   int64_t bytes() const;
   // Room to make logits of n_rows rows.
   Status ReserveHeads(const Network& network, int32_t n_rows, const DeviceMemory& memory);

@@ -1,7 +1,6 @@
 #include "lib/model/model_fingerprint.h"
 
 #include <string>
-#include <utility>
 
 #include "lib/base/hash.h"
 #include "lib/base/heap_sort.h"

@@ -13,12 +13,8 @@ namespace {
 constexpr size_t kMaxEncodedText = INT32_MAX;         // bytes
 constexpr char kUnknownSurface[] = " \xE2\x81\x87 ";  // " ⁇ ": what SentencePiece prints for unknown
 
-// White_Space of Unicode.
-bool IsSpace(int32_t c) {
-  return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
-         c == 0x3000;
-}
+// White_Space of Unicode, to which the separators of ASCII do not belong.
+bool IsSpace(int32_t c) { return IsWhiteSpace(c) && (c < 28 || c > 31); }
 
 // Where the white space that starts at `at` ends.
 size_t SpacesAfter(Span<const uint8_t> text, size_t at) {
@@ -155,8 +151,7 @@ bool TokenizerBase::IsStop(int32_t id) const {
 Status TokenizerBase::CheckIds(Span<const int32_t> ids) const {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || static_cast<size_t>(ids[i]) >= view_.n_pieces()) {
-      return Error(Code::kInvalid, "token %zu is %d, the vocabulary is 0 to %zu", i, ids[i],
-                   view_.n_pieces() - 1);
+      return Error(Code::kInvalid, "token %zu is %d; ids are 0 to %zu", i, ids[i], view_.n_pieces() - 1);
     }
   }
   return {};

@@ -120,7 +120,7 @@ TEST(JsonText, TheWriterPutsTheCommas) {
   json.Field("a", 1);
   json.Field("b", true);
   json.Key("c").BeginArray();
-  json.Value("x"), json.Value(0.5), json.Null();
+  json.Value("x"), json.Value(0.5), json.Value(std::nan(""));
   json.BeginObject(), json.EndObject();
   json.BeginArray(), json.EndArray();
   json.EndArray();
