@@ -538,7 +538,8 @@ TEST(ToolRecall, DemoTextForPeople) {
   const ProgramResult text =
       RunKvc({"demo", "--model", KVC_RECALL, "--tasks", kTasks, "--limit", "1", "--budget", "64"});
   EXPECT_EQ(text.exit_code, 0) << text.err;
-  for (const char* word : {"answers right", "share of the cache", "cokv", "streaming", "4 of 4"}) {
+  for (const char* word : {"answers right", "share of the cache", "cokv", "streaming", "4 of 4",
+                           " snapkv-w8 ", " ada-snapkv, window 8 "}) {
     EXPECT_NE(text.out.find(word), std::string::npos) << word;
   }
 }
@@ -580,6 +581,8 @@ TEST(ToolRecall, DemoShowsWhatHeadBudgetsAreWorth) {
   const Json result = KvcJson(
       {"demo", "--model", KVC_RECALL, "--tasks", kTasks, "--limit", "4", "--budget", "128", "--json"});
   ASSERT_EQ(result["policies"].size(), 6u);
+  for (const size_t p : {2, 3, 4})  // as their names say
+    EXPECT_NE(result["policies"][p]["policy"].get<std::string>().find(",window=8,"), std::string::npos) << p;
   const auto right = [&](size_t policy) { return result["policies"][policy]["n_right"].get<int>(); };
   EXPECT_EQ(result["policies"][0]["n"], 16);
   EXPECT_NEAR(right(0), 16, 1);
