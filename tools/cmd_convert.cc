@@ -40,13 +40,16 @@ std::vector<std::string> WeightNames() {
   return names;
 }
 
-// PATH or PATH=STRENGTH.
+// PATH or PATH=STRENGTH; a file that is there may have '=' in its name.
 LoraChoice ParseAdapter(const std::string& text) {
   const size_t sign = text.rfind('=');
   if (sign == std::string::npos || sign == 0) return {text, 1};
   float strength = 0;
-  if (!CLI::detail::lexical_cast(text.substr(sign + 1), strength)) return {text, 1};  // a name with '=' in it
-  return {text.substr(0, sign), strength};
+  if (CLI::detail::lexical_cast(text.substr(sign + 1), strength)) return {text.substr(0, sign), strength};
+  const std::string path = text.substr(0, sign);
+  if (FileExists(text) || DirectoryExists(text) || !(FileExists(path) || DirectoryExists(path)))
+    return {text, 1};
+  throw UsageError("--lora " + text + ": \"" + text.substr(sign + 1) + "\" is no number: --lora ADAPTER=0.5");
 }
 
 ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnSignal& cancel,

@@ -13,6 +13,7 @@
 
 #include "models/convert/convert.h"
 #include "models/convert/gguf_parts.h"
+#include "models/convert/sources.h"
 #include "tools/failure.h"
 #include "tools/kvc_handles.h"
 #include "tools/output.h"
@@ -82,7 +83,9 @@ bool NeedsConverting(const fs::path& path) {
   if (!fs::is_regular_file(path, error)) return false;  // opening says what is wrong
   char start[4] = {};
   std::ifstream(path, std::ios::binary).read(start, sizeof start);
-  return std::string(start, sizeof start) == "GGUF";
+  const std::string magic(start, sizeof start);
+  return magic == "GGUF" ||
+         (NamedGguf(path.u8string()) && magic != kModelFileMagic);  // converting says what is wrong
 }
 
 [[noreturn]] void FailWithWayOut(const std::string& what) {

@@ -7,6 +7,7 @@
 #include "lib/model/model_check.h"
 #include "lib/ops/devices.h"
 #include "models/convert/convert_plan.h"
+#include "models/convert/gguf_parts.h"
 #include "models/convert/head_scores_json.h"
 #include "models/convert/lora.h"
 #include "models/convert/output_file.h"
@@ -39,6 +40,10 @@ Result<Checkpoint> ReadSource(const std::string& source, const RopeOptions& opti
   if (start[8] == '{')
     return Error(Code::kUnsupported,
                  "%s: a safetensors file alone lacks its configuration: give the directory", source.c_str());
+  KVC_RETURN_IF_ERROR(RefuseLfsPointer(*file.value()));
+  if (NamedGguf(source))
+    return Error(Code::kBadModel, "%s: does not begin with GGUF: not a GGUF file, or an incomplete download",
+                 source.c_str());
   return ReadLlama2c(source, options);
 }
 

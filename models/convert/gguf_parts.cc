@@ -10,6 +10,14 @@ constexpr size_t kDigits = 5, kCount = kDigits + sizeof kEnd - 1, kTail = sizeof
 
 }  // namespace
 
+bool NamedGguf(const std::string& path) {
+  const size_t n = sizeof kEnd - 1;
+  if (path.size() < n) return false;
+  std::string end = path.substr(path.size() - n);
+  for (char& c : end) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return end == kEnd;
+}
+
 int32_t GgufPartsNamed(const std::string& first) {
   if (first.size() < kTail || first.compare(first.size() - kTail, sizeof kFirst - 1, kFirst) != 0 ||
       first.compare(first.size() - (sizeof kEnd - 1), sizeof kEnd - 1, kEnd) != 0)

@@ -190,6 +190,8 @@ Result<std::vector<LoraPair>> ReadGgufLora(const std::string& path, float streng
 
 Result<std::vector<LoraPair>> ReadLora(const LoraChoice& choice, Checkpoint* checkpoint) {
   const bool peft = DirectoryExists(choice.path);
+  if (!peft && !FileExists(choice.path))
+    return Error(Code::kNotFound, "%s: there is no such file", choice.path.c_str());
   if (checkpoint->kind != (peft ? "hugging face" : "gguf")) {
     return Error(Code::kUnsupported,
                  "%s: adapters of PEFT fit Hugging Face directories, those in GGUF fit models in GGUF",

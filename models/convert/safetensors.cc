@@ -121,11 +121,9 @@ Status ReadSafetensors(const SourceFile& file, std::vector<FoundTensor>* found) 
   if (file.size() < 8)
     return Error(Code::kBadModel, "%s: truncated: %lld bytes are no safetensors file", where.c_str(),
                  static_cast<long long>(file.size()));
+  KVC_RETURN_IF_ERROR(RefuseLfsPointer(file));
   uint8_t raw[8];
   KVC_RETURN_IF_ERROR(file.Read(0, raw, 8));
-  if (std::memcmp(raw, "version ", 8) == 0)
-    return Error(Code::kBadModel, "%s: is a pointer of Git LFS, not the file: git lfs pull fetches it",
-                 where.c_str());
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | raw[i];
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeader) ||

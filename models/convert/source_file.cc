@@ -97,6 +97,16 @@ Status SourceFile::Read(int64_t offset, void* out, int64_t n_bytes) const {
   return {};
 }
 
+Status RefuseLfsPointer(const SourceFile& file) {
+  constexpr std::string_view kBegins = "version ";
+  char start[kBegins.size()];
+  if (file.size() < static_cast<int64_t>(sizeof start)) return {};
+  KVC_RETURN_IF_ERROR(file.Read(0, start, sizeof start));
+  if (std::string_view(start, sizeof start) != kBegins) return {};
+  return Error(Code::kBadModel, "%s: is a pointer of Git LFS, not the file: git lfs pull fetches it",
+               file.path().c_str());
+}
+
 Result<std::string> ReadWholeFile(const std::string& path, int64_t max_bytes) {
   const Result<FileDescriptor> fd = OpenToRead(path);
   if (!fd.ok()) return fd.status();

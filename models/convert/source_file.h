@@ -53,6 +53,9 @@ class SourceFile {
   std::string path_;
 };
 
+// kBadModel where a file begins as those that Git LFS leaves in the place of what it has not fetched.
+Status RefuseLfsPointer(const SourceFile& file);
+
 // The whole of a file, of a pipe up to its end, or of a device. kUnsupported as soon as it has more than
 // max_bytes, so that one without an end costs no more than that. kNotFound: no such file. kIo: cannot be
 // read, a folder, or a named pipe that nobody opens for writing within a few seconds.

@@ -93,6 +93,23 @@ TEST(ConvertBadInput, SafetensorsFiles) {
               {"model.norm.weight", "dtype I8", "F32, F16, BF16"});
 }
 
+// Files whose name says what they should be.
+TEST(ConvertBadInput, FilesThatAreNoGguf) {
+  ScratchDirectory scratch;
+  const auto said = [&](const std::string& name, const std::string& bytes) {
+    WriteAll(scratch / name, bytes);
+    return Convert(scratch / name, scratch / "out.kvc", {}, nullptr);
+  };
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+  ExpectError(said("model.gguf", pointer), Code::kBadModel,
+              {"model.gguf: is a pointer of Git LFS", "git lfs pull fetches it"});
+  for (const char* bytes : {"", "G", "<!DOCTYPE html><html>Not found</html>"}) {
+    for (const char* name : {"model.gguf", "MODEL.GGUF"})
+      ExpectError(said(name, bytes), Code::kBadModel,
+                  {": does not begin with GGUF: not a GGUF file, or an incomplete download"});
+  }
+}
+
 TEST(ConvertBadInput, WeightsThatAreNoNumbers) {
   for (const WeightChoice choice : {WeightChoice::kKeep, WeightChoice::kF32, WeightChoice::kBf16,
                                     WeightChoice::kInt8, WeightChoice::kInt4}) {

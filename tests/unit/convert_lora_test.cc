@@ -289,6 +289,9 @@ TEST(LoraFiles, OfAnotherModelOrKind) {
   EXPECT_TRUE(has(said(Data("reference_gguf/qwen3moe.gguf"), gguf_adapter),
                   "an adapter of llama for one of qwen3moe"));
   EXPECT_TRUE(has(said(Base("llama_gqa"), Data("lora")), "adapter_config.json"));
+  for (const std::string& source : {Base("llama_gqa"), gguf})
+    EXPECT_TRUE(has(said(source, Data("no/such")), "no/such: there is no such file"))
+        << said(source, Data("no/such"));
 }
 
 TEST(LoraFiles, StrengthAndOutput) {
