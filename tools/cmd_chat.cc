@@ -240,7 +240,8 @@ Action AddChat(CLI::App* app) {
   app->footer(
       "A GGUF file or a Hugging Face folder is converted once, into a cache folder ($KVC_CACHE).\n"
       "Lines of standard input are what the user says; those that begin with a slash are commands\n"
-      "(/help). Ctrl-C stops an answer, a second one or Ctrl-D ends.\n"
+      "(/help). Ctrl-C stops an answer, a second one or Ctrl-D ends. What is piped in is read until\n"
+      "the first command that fails.\n"
       "--on-full is slide unless said otherwise: a conversation goes on for ever.");
   return [options, app](Signals* signals) {
     if (options->load.empty()) NoteNothingDrawn(*app, options->session);  // a loaded one may have been drawn

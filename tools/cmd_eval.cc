@@ -114,8 +114,8 @@ void EvalText(const EvalOptions& options, const Model& model, const std::vector<
                           window);
   const int64_t n_there = evaluator.CountWindows(tokens);
   if (n_there == 0)
-    throw Failure(
-        Format("%s: %zu tokens are less than one window of %d", file.c_str(), tokens.size(), window));
+    throw Failure(Format("%s: %zu tokens are less than one window of %d; --window N takes shorter ones",
+                         file.c_str(), tokens.size(), window));
   const bool spread = options.n_windows > 0;
   const int32_t most = spread ? options.n_windows : options.limit;
   const int64_t n_windows = most > 0 ? std::min<int64_t>(n_there, most) : n_there;
@@ -410,14 +410,16 @@ void AddSuiteOptions(CLI::App* app, SuiteOptions* options) {
       ->check(Whole(1, 100000))
       ->needs(suite)
       ->type_name("N");
-  app->add_option("--length", options->length, "Tokens of prompts that are made; 0 = the model's context")
-      ->check(AtLeast(0))
-      ->needs(suite)
-      ->type_name("N");
+  CLI::Option* length =
+      app->add_option("--length", options->length, "Tokens of prompts that are made; 0 = the model's context")
+          ->check(AtLeast(0))
+          ->needs(suite)
+          ->type_name("N");
   app->add_option("--lengths", options->lengths, "Of needle, instead of --length and its halves down to 512")
       ->delimiter(',')
       ->check(AtLeast(1))
       ->needs(suite)
+      ->excludes(length)
       ->type_name("N,...");
   AddInput(app, "--essay", &options->essay, "Text to hide needles in, for tasks that are made with one")
       ->needs(suite);

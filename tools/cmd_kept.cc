@@ -87,7 +87,7 @@ Action AddKept(CLI::App* app) {
   AddPromptOptions(app, &options->prompt);
   AddSpecialOption(app, &options->model.framing);
   app->get_option("--tokens")->excludes(app->get_option("--special"));
-  AddPolicyOption(app, &options->policy)->required();
+  AddPolicyOption(app, &options->policy)->required()->default_str("");
   AddTableOptions(app, &options->tables);
   AddContextOptions(app, &options->session);
   app->add_option("--max-tokens", options->max_tokens, "Generate so many tokens first (greedy)")

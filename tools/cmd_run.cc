@@ -382,7 +382,7 @@ Action AddRun(CLI::App* app) {
       ->type_name("TEXT");
   CLI::Option* save = AddOutput(app, "--save", &options->save,
                                 "Keep the compressed prompt in this file; answers come only to --ask then");
-  CLI::Option* load = AddInput(app, "--load", &options->load, "Ask behind a prompt that --save kept");
+  CLI::Option* load = AddInput(app, "--load", &options->load, "Ask after a prompt that --save kept");
   AddFramingOptions(app, &options->model.framing);
   app->add_option("--system", options->model.framing.system, "What the model is to be, said before all of it")
       ->needs("--chat")

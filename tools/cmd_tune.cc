@@ -213,13 +213,12 @@ std::string NothingPassed(const TuneCommand& command, const TuneData& data, cons
     const double loss = Ratio(test.At(l, 0).total_loss, static_cast<double>(test.At(l, 0).n));
     if (loss < least) least = loss, nearest = l;
   }
-  std::string text = Format("no budget passed: the nearest, %s, lost %s of the questions of %lld tasks",
+  std::string text = Format("no budget passed: the nearest, %s, lost %s of the questions of %s",
                             out.ladders[nearest][0].policy.spec().c_str(), Share(least).c_str(),
-                            static_cast<long long>(test.At(nearest, 0).n));
+                            Counted(test.At(nearest, 0).n, "task", "tasks").c_str());
   const int64_t needed = DrawsNeeded(least, command.promise.max_loss, test.level(), data.is_binary);
   if (needed > 0) {
-    text += Format("; if it goes on like that, %lld tasks to tune on would be enough",
-                   static_cast<long long>(needed));
+    text += "; if it goes on like that, " + Counted(needed, "task", "tasks") + " to tune on would be enough";
   }
   return text + ". The full cache loses nothing";
 }
@@ -229,10 +228,10 @@ void PrintOutcome(const TuneCommand& command, const Model& model, const TuneData
   const LadderTest& test = out.search->test();
   const TunePromise& promise = command.promise;
   Print(
-      Format("%zu tasks to tune on, %zu held out, seed %lld; a policy's budgets are tested from the "
+      Format("%s to tune on, %zu held out, seed %lld; a policy's budgets are tested from the "
              "largest down at p <= %.3g\n\n",
-             data.split.tune.size(), data.split.held_out.size(), static_cast<long long>(command.seed),
-             test.level()));
+             Counted(static_cast<int64_t>(data.split.tune.size()), "task", "tasks").c_str(),
+             data.split.held_out.size(), static_cast<long long>(command.seed), test.level()));
   Table table({"policy", "tasks", "lost", "p", "", "slots", "cache"}, "lrrrlrr");
   for (size_t l = 0; l < out.ladders.size(); ++l) {
     if (l > 0) table.AddRule();

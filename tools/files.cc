@@ -95,9 +95,10 @@ Task ParseTask(const std::string& line, const std::string& where) {
   task.context = TextField(object, "context", where);
   task.classes = TextList(object, "classes", where);
   task.kind = object.contains("kind") ? TextField(object, "kind", where) : "tasks";
-  if (!object.contains("questions") || !object["questions"].is_array() || object["questions"].empty()) {
+  if (!object.contains("questions") || !object["questions"].is_array())
     throw Failure(where + ": expected a list of questions under \"questions\"");
-  }
+  if (object["questions"].empty())
+    throw Failure(where + ": \"questions\" is empty: a context has one at least");
   for (const Json& entry : object["questions"]) {
     Question question{TextField(entry, "question", where), TextField(entry, "answer", where), "",
                       TextList(entry, "answers", where)};

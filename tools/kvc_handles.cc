@@ -238,6 +238,14 @@ static std::string WithoutHeadScores(const Policy& policy) {
   return "";
 }
 
+// The names of the tables that a model file has; empty: it has none.
+static std::string ScoreNames(const Model& model) {
+  std::string names;
+  for (const Json& table : model.Describe().value("head_scores", Json::array()))
+    names += (names.empty() ? "" : ", ") + table.value("name", "");
+  return names;
+}
+
 // Check, and what to do when the policy wants head scores that the model has not, or slots.
 static void CheckWith(const Model& model, const Policy& policy, kvc_status status, const std::string& doing) {
   try {
@@ -247,6 +255,9 @@ static void CheckWith(const Model& model, const Policy& policy, kvc_status statu
     if (status == KVC_E_INVALID && text.find("layers x KV heads), it got 0") != std::string::npos)
       throw StatusFailure(status, text + "\n--table FILE gives them to a policy");
     if (status != KVC_E_NOT_FOUND || text.find("needs head scores") == std::string::npos) throw;
+    const std::string there = ScoreNames(model);
+    if (text.find("has none named ") != std::string::npos && !there.empty())
+      throw StatusFailure(status, text + "\nits tables are " + there);
     const std::string instead = WithoutHeadScores(policy), &beside = model.scores_beside();
     throw StatusFailure(status,
                         text + "\n" + (beside.empty() ? "" : beside + "\n") +
@@ -318,12 +329,12 @@ int64_t Session::Trim(int32_t budget) {
 }
 
 void Session::Save(const std::string& path) const {
-  Check(kvc_session_save(handle_.get(), path.c_str()), "cannot save the conversation");
+  Check(kvc_session_save(handle_.get(), path.c_str()), "cannot save the session");
 }
 
 Session Session::Restore(const Model& model, const std::string& path) {
   kvc_session* session = nullptr;
-  Check(kvc_session_restore(model.get(), path.c_str(), &session), "cannot load the conversation");
+  Check(kvc_session_restore(model.get(), path.c_str(), &session), "cannot load the session");
   return Session(session);
 }
 

@@ -88,6 +88,13 @@ std::vector<std::string> CommandNames() {
   return names;
 }
 
+// What CLI11 says, but of options that may be given once.
+std::string WhatOf(const CLI::Error& error) {
+  const std::string what = error.what();
+  const size_t at = what.find(": At Most 1 required but received ");
+  return at == std::string::npos ? what : what.substr(0, at) + " is given more than once";
+}
+
 // What a wrong command line is told: what is wrong, what was perhaps meant, where the rest stands. An option
 // that the program does not have is what is wrong, also where a command is missing then.
 std::string FailureText(const CLI::App* app, const CLI::Error& error) {
@@ -98,7 +105,7 @@ std::string FailureText(const CLI::App* app, const CLI::Error& error) {
   const std::vector<std::string> extra = used->remaining();
   const bool unknown = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) || used == app;
   if (!unknown || extra.empty())
-    return name + ": " + error.what() + "\n" + name + " --help shows what there is.\n";
+    return name + ": " + WhatOf(error) + "\n" + name + " --help shows what there is.\n";
   std::vector<std::string> known;
   for (const CLI::Option* option : used->get_options()) {
     for (const std::string& option_name : option->get_lnames()) known.push_back("--" + option_name);
@@ -164,8 +171,9 @@ int Run(std::vector<std::string> arguments, Signals* signals) {
   app.footer(
       "kvc COMMAND --help shows the options of a command and an example.\n"
       "Exit codes: 0 all is well; 1 something failed, or the answer is no (verify, plan\n"
-      "with --memory-limit); 2 the command line makes no sense. Ctrl-C and other\n"
-      "signals end it as they end other programs (a shell says 130 of Ctrl-C).");
+      "with --memory-limit, convert with --check-against, tune where no budget passes);\n"
+      "2 the command line makes no sense. Ctrl-C and other signals end it as they end\n"
+      "other programs (a shell says 130 of Ctrl-C).");
   bool verbose = false;
   const auto add_verbose = [&verbose](CLI::App* to) {
     to->add_flag("-v,--verbose", verbose, "What the library does, line by line, on stderr");

@@ -83,6 +83,7 @@ void RefuseUnless(bool has_effect, const CLI::App& app, const std::string& optio
   if (!has_effect && app.count(option) > 0) throw UsageError(option + " is for " + is_for);
 }
 
+// As budget_bytes of a policy has them (docs/methods.md 1.1).
 int64_t ParseBytes(const std::string& text) {
   struct Unit {
     const char* name;
@@ -103,15 +104,15 @@ int64_t ParseBytes(const std::string& text) {
                              {"T", 1099511627776.0},
                              {"TiB", 1099511627776.0},
                              {"TB", 1e12}};
-  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const size_t digits = std::min(text.find_first_not_of("0123456789.e"), text.size());
   const size_t unit = std::min(text.find_first_not_of(' ', digits), text.size());
   char* end = nullptr;
   const std::string number = text.substr(0, digits);
   const double value = std::strtod(number.c_str(), &end);
   const auto* found = std::find_if(std::begin(kUnits), std::end(kUnits),
                                    [&](const Unit& u) { return text.substr(unit) == u.name; });
-  if (number.empty() || *end != '\0' || found == std::end(kUnits) || value * found->factor > 9e18) {
-    throw UsageError("\"" + text + "\" is no size; write for example 512MiB, 2GiB or 65536");
+  if (number.empty() || *end != '\0' || found == std::end(kUnits) || !(value * found->factor <= 9e18)) {
+    throw UsageError("\"" + text + "\" is no size; write for example 512MiB, 2GiB, 100KB or 65536");
   }
   const int64_t n_bytes = std::llround(value * found->factor);
   if (n_bytes == 0 && value > 0) throw UsageError("\"" + text + "\" is less than a byte");
@@ -130,7 +131,12 @@ void AddShareOption(CLI::App* app, const std::string& name, double* share, doubl
     const bool is_percent = !text.empty() && text.back() == '%';
     std::string number = text.substr(0, text.size() - (is_percent ? 1 : 0));
     const double scale = is_percent ? 100 : 1;
-    const std::string problem = Real(low * scale, high * scale)(number);
+    std::string problem = Real(low * scale, high * scale)(number);
+    const double value = std::strtod(number.c_str(), nullptr), as_percent = value / 100;
+    if (!problem.empty() && is_percent && value > high * scale)
+      problem = Format("%s is not in the range %g%% .. %g%%", text.c_str(), low * scale, high * scale);
+    else if (!problem.empty() && !is_percent && as_percent >= low && as_percent <= high)
+      problem += Format(": it is a share; write %g%% or %g", value, as_percent);
     if (!problem.empty()) throw CLI::ValidationError(name, problem);
     *share = std::strtod(number.c_str(), nullptr) / scale;
   };

@@ -22,8 +22,8 @@ class MemoryMeter {
            !used_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed)) {
     }
     if (limit_ > 0 && before + bytes > limit_) {  // nothing was taken, not for a moment: others may fit
-      return Error(Code::kMemory, "%s needs %lld more bytes: %lld of the limit of %lld are in use", what,
-                   static_cast<long long>(bytes), static_cast<long long>(before),
+      return Error(Code::kMemory, "%lld more bytes are needed for %s: %lld of the limit of %lld are in use",
+                   static_cast<long long>(bytes), what, static_cast<long long>(before),
                    static_cast<long long>(limit_));
     }
     int64_t peak = peak_.load(std::memory_order_relaxed);

@@ -73,6 +73,15 @@ class Dev(unittest.TestCase):
         text, code = self.run_dev("demo", "--help")
         self.assertEqual(code, 0, text)
         self.assertTrue(text.startswith("  demo [OPTIONS] "), text)
+        os.makedirs(os.path.join(self.tree, "build/bin"))
+        kvc = os.path.join(self.tree, "build/bin/kvc")
+        with open(kvc, "w", encoding="utf-8") as program:
+            program.write("#!/bin/sh\necho '  --model FILE REQUIRED'\n")
+        os.chmod(kvc, 0o755)
+        text, code = self.run_dev("demo", "--help")
+        self.assertEqual(code, 0, text)
+        self.assertTrue(text.endswith("it gives by itself:\n  --model FILE\n"), text)
+        self.assertNotIn("building", text)
 
     def test_names_what_is_missing(self):
         self.program("cmake")

@@ -179,7 +179,8 @@ TEST(ToolSuite, WhatIsWrongIsSaid) {
   expect({"--suite", "longbench"}, 2, "needs --data");
   expect({"--suite", "glue"}, 2, "--suite");
   expect({"--suite", "ruler", "--length", "2000"}, 2, "the model's context has 1024 tokens");
-  expect({"--suite", "ruler", "--tasks", "niah_single_2"}, 1, "which has to be given");
+  expect({"--suite", "ruler", "--tasks", "niah_single_2"}, 1,
+         "niah_single_2 hides its needles in a text: --essay FILE");
   expect({"--suite", "ruler", "--tasks", "chess"}, 2, "--tasks chess");
   expect({"--suite", "ruler", "--data", folder.Path("none")}, 1, "none");
   expect({"--suite", "ruler", "--data", folder.Write("vt.jsonl", "{\"input\": \"a\"}\n")}, 1,
@@ -190,10 +191,9 @@ TEST(ToolSuite, WhatIsWrongIsSaid) {
   expect({"--items", "3", "--data", "x"}, 2, "--suite");
   expect({"--suite", "needle", "--data", "x"}, 2, "it has no --data");
   expect({"--suite", "needle", "--lengths", "300,2000"}, 2,
-         "--lengths 2000: prompts have at most 1024 tokens");
+         "--lengths 2000: the model's context has 1024 tokens");
   expect({"--suite", "needle", "--lengths", "20"}, 1, "does not fit 20 tokens");
-  expect({"--suite", "ruler", "--tasks", "qa_2"}, 1,
-         "asks the questions of HotpotQA, which have to be given");
+  expect({"--suite", "ruler", "--tasks", "qa_2"}, 1, "asks the questions of HotpotQA: --questions FILE");
   expect({"--suite", "ruler", "--questions", folder.Write("odd.json", "{}")}, 1,
          "odd.json: expected \"data\"");
   expect({"--suite", "needle", "--questions", folder.Path("odd.json")}, 2, "no --questions");

@@ -19,6 +19,13 @@ TEST(MemoryMeter, TakesAllOrNothing) {
   EXPECT_EQ(meter.peak(), 100);
 }
 
+TEST(MemoryMeter, SaysWhatIsShort) {
+  MemoryMeter meter(1000);
+  ASSERT_TRUE(meter.Take(900, "a start").ok());
+  EXPECT_EQ(meter.Take(200, "the weights").message(),
+            "200 more bytes are needed for the weights: 900 of the limit of 1000 are in use");
+}
+
 TEST(MemoryMeter, WhatIsRefusedTakesNothingFromOthers) {
   MemoryMeter meter(1000);
   std::atomic<bool> ends{false};

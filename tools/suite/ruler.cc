@@ -340,8 +340,7 @@ MakeItem MakerOf(const std::string& name, const RulerOptions& options, const Tok
   if (!SetOf(name).empty()) {
     const QuestionSet* set = FindQuestions(name, options);
     if (set == nullptr)
-      throw std::invalid_argument(name + " asks the questions of " + SetOf(name) +
-                                  ", which have to be given");
+      throw std::invalid_argument(name + " asks the questions of " + SetOf(name) + ": --questions FILE");
     *smallest = 1, *largest = set->documents.size();
     return [set](size_t size, Draws draws) { return QuestionItem(*set, size, draws); };
   }
@@ -350,7 +349,7 @@ MakeItem MakerOf(const std::string& name, const RulerOptions& options, const Tok
     *smallest = static_cast<size_t>(task->n_keys * task->n_values);
     const Texts essay = SplitWords(options.essay);
     if (task->hay == Hay::kEssay && essay.empty())
-      throw std::invalid_argument(name + " hides its needles in a text, which has to be given");
+      throw std::invalid_argument(name + " hides its needles in a text: --essay FILE");
     return [task, essay](size_t size, Draws draws) { return NeedleItem(*task, essay, size, -1, draws); };
   }
   if (name == "vt") {

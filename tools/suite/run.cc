@@ -54,7 +54,7 @@ std::vector<SuiteTask> NeedleTasks(const SuiteOptions& options, const RulerOptio
   std::sort(lengths.begin(), lengths.end());
   lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
   if (lengths.back() > ruler.length)
-    throw UsageError(Format("--lengths %d: prompts have at most %d tokens", lengths.back(), ruler.length));
+    throw UsageError(Format("--lengths %d: the model's context has %d tokens", lengths.back(), ruler.length));
   std::vector<double> depths;
   for (int i = 0; i <= kDepths; ++i) depths.push_back(static_cast<double>(i) / kDepths);
   std::vector<SuiteTask> tasks;
