@@ -37,6 +37,12 @@ constexpr KnownElsewhere kElsewhere[] = {
 #undef KVC_ELSEWHERE
 };
 
+constexpr KnownAs kOtherNames[] = {
+#define KVC_KNOWN_AS(theirs, ours) {theirs, ours},
+#include "lib/compress/known_as.list"
+#undef KVC_KNOWN_AS
+};
+
 template <typename Row, size_t n>
 Span<const Row> AsSpan(const Row (&rows)[n]) {
   return Span<const Row>(rows, n);
@@ -49,12 +55,14 @@ Span<const Allocator* const> Allocators() { return AsSpan(kAllocators); }
 Span<const Scorer* const> Scorers() { return AsSpan(kScorers); }
 Span<const Reducer* const> Reducers() { return AsSpan(kReducers); }
 Span<const KnownElsewhere> Elsewhere() { return AsSpan(kElsewhere); }
+Span<const KnownAs> OtherNames() { return AsSpan(kOtherNames); }
 
 std::string PlainName(std::string_view name) {
   constexpr std::string_view kEnding = "press";
   std::string plain;
   for (const char c : name.substr(0, 64)) {
-    if (c != '-' && c != '_') plain += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (c != '-' && c != '_' && c != ' ')
+      plain += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   }
   const size_t end = plain.size() - std::min(plain.size(), kEnding.size());
   if (end > 0 && plain.compare(end, std::string::npos, kEnding) == 0) plain.resize(end);
@@ -65,6 +73,17 @@ const KnownElsewhere* FindElsewhere(std::string_view name) {
   const std::string plain = PlainName(name);
   for (const KnownElsewhere& known : kElsewhere) {
     if (plain == known.name) return &known;
+  }
+  return nullptr;
+}
+
+const char* NameHere(std::string_view name) {
+  const std::string plain = PlainName(name);
+  for (const KnownAs& known : kOtherNames) {
+    if (plain == known.theirs) return known.ours;
+  }
+  for (const Method* method : kMethods) {
+    if (plain == PlainName(method->name)) return method->name;
   }
   return nullptr;
 }

@@ -28,6 +28,15 @@ std::string PlainName(std::string_view name);
 // By its name, plain or not. Null: unknown.
 const KnownElsewhere* FindElsewhere(std::string_view name);
 
+// A method that is here, by a name that others have for it.
+struct KnownAs {
+  const char *theirs, *ours;  // theirs: small letters and digits
+};
+Span<const KnownAs> OtherNames();
+// What a method is called here that is known by such a name, or by its own but for capitals and dashes. Null:
+// none.
+const char* NameHere(std::string_view name);
+
 template <typename Row>
 const Row* FindRow(Span<const Row* const> rows, std::string_view name) {
   for (const Row* row : rows) {

@@ -44,8 +44,8 @@ Status SetPart(const char* what, std::string_view name, Span<const Row* const> r
     return {};
   }
   const std::vector<std::string_view> names = RowNames(rows);
-  return Error(Code::kInvalid, "there is no %s \"%s\"; nearest is %s. There are %s", what,
-               Shown(name).c_str(), std::string(Nearest(name, names)).c_str(), Join(names).c_str());
+  return Error(Code::kInvalid, "there is no %s \"%s\"%s. There are %s", what, Shown(name).c_str(),
+               NearestText(name, names).c_str(), Join(names).c_str());
 }
 
 template <typename Enum, size_t n>
@@ -123,16 +123,26 @@ Status SettleBudget(const std::vector<Pair>& pairs, Policy* policy) {
       method.name);
 }
 
+// Options that every method has with other storage, or with another decode mode.
+constexpr OptionId kWithOtherValues[] = {OptionId::kKvValues, OptionId::kQuantGroup, OptionId::kKeyAxis,
+                                         OptionId::kResidual, OptionId::kBitsLevels, OptionId::kHighBits,
+                                         OptionId::kLowBits,  OptionId::kMedianMode, OptionId::kSlack};
+
 Status UnknownKey(std::string_view key, const Policy& policy) {
-  std::vector<std::string_view> keys(std::begin(kGeneralKeys), std::end(kGeneralKeys));
-  for (const OptionId id : OptionsOf(policy)) keys.push_back(GetOption(id).key);
-  std::vector<std::string_view> known = keys;  // those that every method has with other settings, too
-  for (const OptionId id :
-       {OptionId::kSlack, OptionId::kQuantGroup, OptionId::kKeyAxis, OptionId::kResidual, OptionId::kKvValues,
-        OptionId::kBitsLevels, OptionId::kHighBits, OptionId::kLowBits, OptionId::kMedianMode})
-    known.push_back(GetOption(id).key);
-  return Error(Code::kInvalid, "%s has no option \"%s\"; nearest is %s. It has %s", policy.method->name,
-               Shown(key).c_str(), std::string(Nearest(key, known)).c_str(), Join(keys).c_str());
+  const std::vector<OptionId> used = OptionsOf(policy);
+  std::vector<std::string_view> keys(std::begin(kGeneralKeys), std::end(kGeneralKeys)), others;
+  for (const OptionId id : used) keys.push_back(GetOption(id).key);
+  for (const OptionId id : kWithOtherValues) {
+    const bool slack_of_nothing = id == OptionId::kSlack && policy.method->allocator == nullptr;
+    if (std::find(used.begin(), used.end(), id) == used.end() && !slack_of_nothing)
+      others.push_back(GetOption(id).key);
+  }
+  std::vector<std::string_view> known = keys;
+  known.insert(known.end(), others.begin(), others.end());
+  return Error(Code::kInvalid,
+               "%s has no option \"%s\"%s. It has %s; with other values of kv or decode also %s",
+               policy.method->name, Shown(key).c_str(), NearestText(key, known).c_str(), Join(keys).c_str(),
+               Join(others).c_str());
 }
 
 Status SetOptions(const std::vector<Pair>& pairs, Policy* policy) {
@@ -160,11 +170,16 @@ Status SetOptions(const std::vector<Pair>& pairs, Policy* policy) {
 
 Status UnknownMethod(std::string_view name) {
   const std::vector<std::string_view> names = RowNames(Methods());
-  const KnownElsewhere* known = FindElsewhere(name);
-  const std::string nearest(known != nullptr ? known->nearest : Nearest(PlainName(name), names));
-  return Error(Code::kNotFound, "there is no method \"%s\"%s%s; nearest is %s. There are %s",
-               Shown(name).c_str(), known != nullptr ? ": " : "", known != nullptr ? known->what : "",
-               nearest.c_str(), Join(names).c_str());
+  std::string meant;
+  if (const KnownElsewhere* known = FindElsewhere(name)) {
+    meant = Format(": %s; nearest is %s", known->what, known->nearest);
+  } else if (const char* here = NameHere(name)) {
+    meant = Format(": it is called %s here", here);
+  } else {
+    meant = NearestText(PlainName(name), names);
+  }
+  return Error(Code::kNotFound, "there is no method \"%s\"%s. There are %s; kvc methods explains them",
+               Shown(name).c_str(), meant.c_str(), Join(names).c_str());
 }
 
 Policy FromMethod(const Method& method) {

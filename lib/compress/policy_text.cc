@@ -18,15 +18,20 @@ constexpr Alias kAliases[] = {{"w", "window"},
                               {"kappa", "kernel"},
                               {"kappa_v", "value_kernel"},
                               {"bits", "kv"},
-                              {"C", "budget"},
+                              {"nbits", "kv"},
                               {"c", "budget"},
                               {"phi", "ada_floor"},
                               {"floor_alpha", "ada_floor"},
+                              {"alpha_safeguard", "ada_floor"},
                               {"pooling", "pool"},
                               {"kernel_size", "kernel"},
                               {"window_size", "window"},
                               {"max_capacity_prompt", "budget"},
+                              {"group_size", "quant_group"},
                               {"sinks", "n_sink"},
+                              {"num_sinks", "n_sink"},
+                              {"sink_size", "n_sink"},
+                              {"start_size", "n_sink"},
                               {"ratio", "budget_ratio"},
                               {"bytes", "budget_bytes"},
                               {"merge_budget", "m_b"}};
@@ -61,9 +66,14 @@ bool ReadBytes(std::string_view text, double* value) {
     std::string_view name;
     double bytes;
   };
-  constexpr Unit kUnits[] = {
-      {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
-      {"kB", 1e3},     {"MB", 1e6},        {"GB", 1e9},           {"TB", 1e12}};
+  // What ends like another comes before it.
+  constexpr Unit kUnits[] = {{"KiB", 1024.0},       {"MiB", 1048576.0},
+                             {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
+                             {"kB", 1e3},           {"KB", 1e3},
+                             {"MB", 1e6},           {"GB", 1e9},
+                             {"TB", 1e12},          {"B", 1},
+                             {"K", 1024.0},         {"M", 1048576.0},
+                             {"G", 1073741824.0},   {"T", 1099511627776.0}};
   double unit = 1;
   for (const Unit& u : kUnits) {
     if (text.size() <= u.name.size() || text.substr(text.size() - u.name.size()) != u.name) continue;
@@ -97,14 +107,30 @@ std::string Shown(std::string_view text) {
 }
 
 std::string_view Nearest(std::string_view name, const std::vector<std::string_view>& names) {
-  name = name.substr(0, 64);
+  constexpr size_t kLeastBeginning = 3;
+  std::string small;
+  for (const char c : name.substr(0, 64))
+    small += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   for (const Alias& alias : kAliases) {
-    if (alias.symbol == name && std::find(names.begin(), names.end(), alias.key) != names.end())
+    if (alias.symbol == small && std::find(names.begin(), names.end(), alias.key) != names.end())
       return alias.key;
   }
-  return *std::min_element(names.begin(), names.end(), [&](std::string_view a, std::string_view b) {
-    return EditDistance(name, a) < EditDistance(name, b);
-  });
+  std::string_view longer, shorter, nearest;
+  size_t least = (small.size() > 8 ? small.size() / 4 : small.size() > 3 ? 2 : 1) + 1;
+  for (const std::string_view candidate : names) {
+    const size_t n = std::min(candidate.size(), small.size()), distance = EditDistance(small, candidate);
+    if (n >= kLeastBeginning && candidate.substr(0, n) == std::string_view(small).substr(0, n)) {
+      if (n == small.size() && (longer.empty() || candidate.size() < longer.size())) longer = candidate;
+      if (n == candidate.size() && candidate.size() > shorter.size()) shorter = candidate;
+    }
+    if (distance < least) least = distance, nearest = candidate;
+  }
+  return !longer.empty() ? longer : !nearest.empty() ? nearest : shorter;
+}
+
+std::string NearestText(std::string_view name, const std::vector<std::string_view>& names) {
+  const std::string_view nearest = Nearest(name, names);
+  return nearest.empty() ? "" : "; nearest is " + std::string(nearest);
 }
 
 std::string Join(const std::vector<std::string_view>& names) {
@@ -265,7 +291,7 @@ Status ParseBudget(BudgetKind kind, std::string_view text, double* value) {
     if (percent) *value /= 100;
     good = good && *value > 0 && *value <= 1;
   } else {
-    range = "bytes of the whole cache, 1 .. 2^53, a number or one with kB, MB, GB, TB, KiB, MiB, GiB or TiB";
+    range = "bytes of the whole cache, 1 .. 2^53, such as 65536, 1e6, 100KB, 50KiB, 512M";
     good = ReadBytes(text, value) && *value >= 1 && *value <= kMaxBudgetBytes;
   }
   if (good) return {};

@@ -16,9 +16,11 @@ constexpr double kMaxBudgetSlots = 16777216;  // 2^24, of budget=
 
 // For messages: at most 40 characters, what is not printable ASCII as '?'.
 std::string Shown(std::string_view text);
-// The name that needs the fewest edits, or the plain word for a symbol of the papers ("kappa" -> "kernel").
-// names: not empty.
+// What was perhaps meant: the plain word for a symbol of the papers ("kappa" -> "kernel"), a name that begins
+// like it or with it, or the one that needs the fewest edits, a few at most. Empty: none of them.
 std::string_view Nearest(std::string_view name, const std::vector<std::string_view>& names);
+// "; nearest is window", or nothing.
+std::string NearestText(std::string_view name, const std::vector<std::string_view>& names);
 // "a, b, c"
 std::string Join(const std::vector<std::string_view>& names);
 std::vector<std::string_view> ChoicesOf(const Option& option);

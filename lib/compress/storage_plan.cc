@@ -68,8 +68,33 @@ Result<StoragePlan> StoragePlan::Create(const Policy& policy, const ModelShape& 
                                         bool slides) {
   StoragePlan plan(policy, shape, std::move(scores), slides);
   plan.SettleResidual();
-  KVC_RETURN_IF_ERROR(plan.Validate());
-  return plan;
+  const Status status = plan.Validate();
+  if (status.ok()) return plan;
+  const double enough = policy.budget_kind == BudgetKind::kBytes ? plan.EnoughBytes(slides) : 0;
+  if (enough == 0) return status;
+  return Error(status.code(), "%s; budget_bytes=%.0fKiB would do with these options",
+               status.message().c_str(), enough / 1024);
+}
+
+// A budget of bytes that this policy could have, whole KiB, larger than the least one by hardly more than the
+// pages of a slot of every head. 0: the bytes are not what it lacks.
+double StoragePlan::EnoughBytes(bool slides) const {
+  constexpr double kMost = 1099511627776.0;
+  const auto does = [&](int64_t kib) {
+    StoragePlan plan(policy_, shape_, head_scores_, slides);
+    plan.policy_.budget = static_cast<double>(kib) * 1024;
+    return plan.Validate().ok();
+  };
+  int64_t low = std::max<int64_t>(static_cast<int64_t>(policy_.budget) / 1024, 1), high = low;
+  while (!does(high)) {
+    if (static_cast<double>(high) * 1024 > kMost) return 0;
+    low = high, high *= 2;
+  }
+  while (high - low > std::max<int64_t>(high / 64, 1)) {
+    const int64_t middle = low + (high - low) / 2;
+    (does(middle) ? high : low) = middle;
+  }
+  return static_cast<double>(high) * 1024;
 }
 
 int32_t Residual(const Policy& policy) {

@@ -136,6 +136,7 @@ class StoragePlan {
   StoragePlan(const Policy& policy, const ModelShape& shape, HeadScores scores, bool slides);
   void SettleResidual();
   Status Validate() const;
+  double EnoughBytes(bool slides) const;
   AllocateInput AllocationFor(int32_t budget, int32_t n_tokens) const;
   Status PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const;
   void FillWindows(int32_t n_tokens, std::vector<int32_t>* slots) const;

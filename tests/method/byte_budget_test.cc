@@ -187,6 +187,38 @@ TEST(ByteBudgetOfWindows, HoldsWhatWindowsLeave) {
     EXPECT_NE(refused.message().find(part), std::string::npos) << refused.message();
 }
 
+// What is refused says how many bytes would do, and they do, and few less do not.
+TEST(ByteBudgetTooSmall, SaysWhatWouldDo) {
+  static const test::AlignedBytes bytes = [] {
+    test::TinyModelOptions options;
+    options.n_layers = 4, options.n_heads = 6, options.n_kv_heads = 3, options.head_dim = 16,
+    options.hidden_size = 48;
+    return test::TinyModelBytes(options);
+  }();
+  const auto model = test::OpenTiny(bytes);
+  const auto create = [&](const std::string& method, long long kib) {
+    const Result<Policy> policy =
+        ParsePolicy((method + ",budget_bytes=" + std::to_string(kib) + "KiB").c_str());
+    EXPECT_TRUE(policy.ok()) << policy.status().message();
+    return Session::Create(model, &policy.value(), {}).status();
+  };
+  for (const std::string method : {"snapkv:window=32", "h2o:kv=int8,quant_group=8", "streaming:n_sink=4",
+                                   "ada-snapkv:window=8,kv=int4,quant_group=8", "scissorhands:recent=10"}) {
+    const Status refused = create(method, 1);
+    ASSERT_EQ(refused.code(), Code::kInvalid) << method;
+    const std::string mark = "; budget_bytes=";
+    const size_t at = refused.message().rfind(mark);
+    ASSERT_NE(at, std::string::npos) << refused.message();
+    const long long kib = std::stoll(refused.message().substr(at + mark.size()));
+    EXPECT_TRUE(create(method, kib).ok()) << method << ", " << kib;
+    EXPECT_FALSE(create(method, kib - std::max(kib / 32, 2LL)).ok()) << method << ", " << kib;
+  }
+  const Result<Policy> other = ParsePolicy("snapkv:budget_bytes=1KiB,kv=int8,quant_group=7");
+  ASSERT_TRUE(other.ok());
+  const Status refused = Session::Create(model, &other.value(), {}).status();
+  EXPECT_EQ(refused.message().find("would do"), std::string::npos) << refused.message();
+}
+
 INSTANTIATE_TEST_SUITE_P(Methods, ByteBudget, testing::Range(0, MethodCount()), [](const auto& index) {
   std::string name = GetMethod(index.param)->name;
   std::replace(name.begin(), name.end(), '-', '_');

@@ -501,33 +501,4 @@ TEST(ToolFailure, VerifyForMachines) {
   EXPECT_EQ(result.Json()["status"], "IO");
 }
 
-TEST(ToolMethods, ListsAndDescribes) {
-  const nlohmann::json list = RunKvc({"methods", "--json"}).Json();
-  ASSERT_TRUE(list.is_array());
-  std::vector<std::string> names;
-  for (const nlohmann::json& method : list) {
-    names.push_back(method.at("name"));
-    EXPECT_FALSE(method.at("summary").get<std::string>().empty()) << names.back();
-    EXPECT_TRUE(method.contains("source")) << names.back();
-    for (const nlohmann::json& option : method.at("options")) {
-      for (const char* key : {"key", "kind", "range", "default", "help"})
-        EXPECT_TRUE(option.contains(key)) << names.back() << " " << key;
-    }
-  }
-  for (const char* name : {"full", "streaming", "snapkv", "snapkv-w8", "ada-snapkv", "cokv"}) {
-    EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name;
-  }
-  const ProgramResult one = RunKvc({"methods", "snapkv"});
-  EXPECT_EQ(one.exit_code, 0);
-  EXPECT_NE(one.out.find("window"), std::string::npos) << one.out;
-  for (const auto& [name, words] :
-       {std::pair{"no-such-method", "no method \"no-such-method\""},
-        {"h20", "did you mean \"h2o\"?"},
-        {"foo", "no method \"foo\". There are: "}}) {  // nobody who means h2o writes that
-    const ProgramResult result = RunKvc({"methods", name});
-    EXPECT_EQ(result.exit_code, 2);
-    EXPECT_NE(result.err.find(words), std::string::npos) << result.err;
-  }
-}
-
 }  // namespace

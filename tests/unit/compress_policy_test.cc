@@ -39,6 +39,16 @@ TEST(Grammar, BudgetsAndNumbers) {
   EXPECT_EQ(Parsed("snapkv:budget_bytes=1.5GiB").budget, 1.5 * 1073741824);
   EXPECT_EQ(Parsed("snapkv:budget_bytes=100000").budget, 100000);
   EXPECT_EQ(Parsed("snapkv:budget_bytes=2 MB").budget, 2e6);
+  // As --memory-limit has them: letters alone are binary, kB and KB decimal.
+  for (const auto& [text, bytes] : std::vector<std::pair<std::string, double>>{{"512M", 512 * 1048576.0},
+                                                                               {"100K", 102400},
+                                                                               {"100KB", 1e5},
+                                                                               {"100kB", 1e5},
+                                                                               {"50KiB", 51200},
+                                                                               {"2G", 2147483648.0},
+                                                                               {"1e6", 1e6},
+                                                                               {"4096B", 4096}})
+    EXPECT_EQ(Parsed("snapkv:budget_bytes=" + text).budget, bytes) << text;
   EXPECT_EQ(Parsed("snapkv:budget_bytes=9007199254740992").budget, 9007199254740992.0);
   EXPECT_EQ(Parsed("nacl:budget=64,seed=9007199254740992").Real(OptionId::kSeed), 9007199254740992.0);
   EXPECT_EQ(Parsed("h2o:budget=64,h2o_recent=auto").Int(OptionId::kH2oRecent), -1);
@@ -81,14 +91,6 @@ TEST(Grammar, MethodsKnownElsewhere) {
   }
   for (const char* name : {"", "press", "Press", "-", "quest", "snapkv"})
     EXPECT_EQ(FindElsewhere(name), nullptr) << name;
-  for (const char* press : {"SnapKVPress", "KVzipPress", "TOVAPress", "LagKVPress", "KeyDiffPress",
-                            "KnormPress", "PyramidKVPress", "StreamingLLMPress", "DuoAttentionPress"}) {
-    const std::string refusal = Refusal(press, Code::kNotFound), plain = PlainName(press);
-    const std::string name = plain == "streamingllm"   ? "streaming"
-                             : plain == "duoattention" ? "duo-attention"
-                                                       : plain;
-    EXPECT_NE(refusal.find("; nearest is " + name + ". "), std::string::npos) << refusal;
-  }
   std::ifstream file(KVC_SOURCE_DIR "/docs/methods.md");
   const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   for (const KnownElsewhere& known : Elsewhere()) {
@@ -101,6 +103,58 @@ TEST(Grammar, MethodsKnownElsewhere) {
   }
 }
 
+// Other spellings are no second names: the message says what the method is called here.
+TEST(Grammar, MethodsWithOtherNames) {
+  for (const auto& [theirs, ours] :
+       std::vector<std::pair<std::string, std::string>>{{"SnapKVPress", "snapkv"},
+                                                        {"KVzipPress", "kvzip"},
+                                                        {"TOVAPress", "tova"},
+                                                        {"LagKVPress", "lagkv"},
+                                                        {"KnormPress", "knorm"},
+                                                        {"KeyDiffPress", "keydiff"},
+                                                        {"AdaKVPress", "ada-snapkv"},
+                                                        {"DuoAttentionPress", "duo-attention"},
+                                                        {"StreamingLLM", "streaming"},
+                                                        {"streaming-llm", "streaming"},
+                                                        {"ada-kv", "ada-snapkv"},
+                                                        {"adakv", "ada-snapkv"},
+                                                        {"headkv", "headkv-r2"},
+                                                        {"HeadKV-R", "headkv-r2"},
+                                                        {"ada_snapkv", "ada-snapkv"},
+                                                        {"Expected Attention", "expected-attention"},
+                                                        {"SnapKV", "snapkv"},
+                                                        {"snapkv_w8", "snapkv-w8"}}) {
+    EXPECT_NE(
+        Refusal(theirs + ":budget=64", Code::kNotFound).find(": it is called " + ours + " here. There are "),
+        std::string::npos)
+        << theirs;
+  }
+  std::ifstream file(KVC_SOURCE_DIR "/docs/methods.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  for (const KnownAs& known : OtherNames()) {
+    EXPECT_EQ(PlainName(known.theirs), known.theirs);
+    EXPECT_EQ(FindRow(Methods(), known.theirs), nullptr) << known.theirs;
+    EXPECT_EQ(FindElsewhere(known.theirs), nullptr) << known.theirs;
+    EXPECT_NE(FindRow(Methods(), known.ours), nullptr) << known.ours;
+    EXPECT_NE(page.find(std::string("`") + known.theirs + "`"), std::string::npos) << known.theirs;
+  }
+}
+
+// What begins like a name comes before what is spelt nearly like it; what is like none gets no suggestion.
+TEST(Grammar, NearestNames) {
+  EXPECT_NE(Refusal("pyramid", Code::kNotFound).find("; nearest is pyramidkv. "), std::string::npos);
+  EXPECT_NE(Refusal("spindle", Code::kNotFound).find("; nearest is spindlekv. "), std::string::npos);
+  EXPECT_NE(Refusal("kvzip2", Code::kNotFound).find("; nearest is kvzip. "), std::string::npos);
+  EXPECT_NE(Refusal("scissorhand", Code::kNotFound).find("; nearest is scissorhands. "), std::string::npos);
+  const std::string none = Refusal("rocketkv", Code::kNotFound);
+  EXPECT_EQ(none.substr(0, 60), "there is no method \"rocketkv\". There are full, quest, stream");
+  EXPECT_NE(none.find("; kvc methods explains them"), std::string::npos) << none;
+  EXPECT_EQ(Refusal("snapkv:budget=64,colour=8").substr(0, 43),
+            "snapkv has no option \"colour\". It has budge");
+  EXPECT_EQ(Refusal("snapkv:budget=64,scorer=best").substr(0, 40),
+            "there is no scorer \"best\". There are pos");
+}
+
 TEST(Grammar, Refusals) {
   EXPECT_EQ(Refusal(""), "the policy is empty; write a method and its options, like snapkv:budget=128");
   EXPECT_EQ(ParsePolicy(nullptr).status().code(), Code::kInvalid);
@@ -108,8 +162,6 @@ TEST(Grammar, Refusals) {
   EXPECT_EQ(Refusal(std::string(4097, 'a')), "the policy is longer than 4096 characters");
   EXPECT_EQ(Refusal("snapvk:budget=5", Code::kNotFound).substr(0, 49),
             "there is no method \"snapvk\"; nearest is snapkv. T");
-  EXPECT_EQ(Refusal("SnapKV:budget=5", Code::kNotFound).substr(0, 47),
-            "there is no method \"SnapKV\"; nearest is snapkv.");
   EXPECT_EQ(Refusal("snapkv\n\xff:budget=5", Code::kNotFound).substr(0, 28), "there is no method \"snapkv??");
   EXPECT_EQ(
       Refusal("snapkv"),
@@ -132,8 +184,18 @@ TEST(Grammar, KeysThatDoNotExist) {
   // What it has with decode=reobserve, or with codes.
   EXPECT_NE(Refusal("snapkv:budget=64,slak=4").find("nearest is slack."), std::string::npos);
   EXPECT_NE(Refusal("full:quant_grup=32").find("nearest is quant_group."), std::string::npos);
-  for (const auto& [symbol, word] : std::vector<std::pair<std::string, std::string>>{
-           {"w", "window"}, {"kappa", "kernel"}, {"bits", "kv"}, {"C", "budget"}}) {
+  EXPECT_NE(
+      Refusal("snapkv:budget=64,windw=8")
+          .find("kv, compress_per_chunk; with other values of kv or decode also kv_values, quant_group, "
+                "key_axis, residual, bits_levels, high_bits, low_bits, median_mode, slack"),
+      std::string::npos);
+  for (const auto& [symbol, word] :
+       std::vector<std::pair<std::string, std::string>>{{"w", "window"},
+                                                        {"kappa", "kernel"},
+                                                        {"bits", "kv"},
+                                                        {"C", "budget"},
+                                                        {"Window", "window"},
+                                                        {"group_size", "quant_group"}}) {
     EXPECT_NE(Refusal("snapkv:budget=64," + symbol + "=8").find("nearest is " + word + "."),
               std::string::npos)
         << symbol;
@@ -255,14 +317,14 @@ TEST(Grammar, ValuesOutOfRange) {
     Refusal(std::string("snapkv:budget=") + value);
   for (const char* value : {"0", "1.01", "-0.1", "nan", "inf", "101%", "", "%", "1e-400"})
     Refusal(std::string("snapkv:budget_ratio=") + value);
-  for (const char* value : {"0", "-1", "1e30", "64M", "MiB", "", "1e20KiB", "0.5"})
+  for (const char* value : {"0", "-1", "1e30", "64X", "64 kb", "MiB", "M", "", "1e20KiB", "0.5"})
     Refusal(std::string("snapkv:budget_bytes=") + value);
   EXPECT_EQ(Refusal("snapkv:budget_ratio=2"),
             "budget_ratio = \"2\" is not allowed: the kept share of the prompt, above 0 and up to 1, or a "
             "percentage like 5%");
-  EXPECT_EQ(Refusal("snapkv:budget_bytes=64M"),
-            "budget_bytes = \"64M\" is not allowed: bytes of the whole cache, 1 .. 2^53, a number or one "
-            "with kB, MB, GB, TB, KiB, MiB, GiB or TiB");
+  EXPECT_EQ(Refusal("snapkv:budget_bytes=64X"),
+            "budget_bytes = \"64X\" is not allowed: bytes of the whole cache, 1 .. 2^53, such as 65536, 1e6, "
+            "100KB, 50KiB, 512M");
   EXPECT_EQ(Refusal("snapkv:budget=64,window=0"), "window = 0 is out of range: 1 .. 4096");
   EXPECT_EQ(Refusal("cam:budget=64,seed=9007199254740993"),
             "seed = 9007199254740993 is out of range: 0 .. 9007199254740992");
@@ -374,7 +436,7 @@ TEST(Composition, NamesOfParts) {
             "key_difference, lag, expected");
   EXPECT_EQ(Refusal("snapkv:budget=64,allocator=ada_pyramid").substr(0, 62),
             "there is no allocator \"ada_pyramid\"; nearest is ada+pyramid. T");
-  EXPECT_EQ(Refusal("snapkv:budget=64,reducer=x").substr(0, 25), "there is no reducer \"x\"; ");
+  EXPECT_EQ(Refusal("snapkv:budget=64,reducer=x").substr(0, 25), "there is no reducer \"x\". ");
   EXPECT_EQ(Refusal("snapkv:budget=64,decode=once"), "decode = \"once\" is not one of grow, step, reobserve");
   EXPECT_EQ(Refusal("snapkv:budget=64,pos_mode=x"), "pos_mode = \"x\" is not one of original, incache");
 }
