@@ -300,15 +300,18 @@ class Loader {
     detail::check(kvc_loader_create(&p));
     handle_.reset(p);
   }
+  // As Model does.
   Model open(const std::string& path, const std::string& device = "auto", int32_t n_threads = 0,
              int64_t memory_limit = 0) {
     return open(path, device, Model::make_params(n_threads, memory_limit));
   }
+  // With all that kvc_model_params holds.
   Model open(const std::string& path, const std::string& device, const kvc_model_params& p) {
     kvc_model* model = nullptr;
     detail::check(kvc_loader_open(get(), detail::name(path), detail::device_name(device), &p, &model));
     return Model(model);
   }
+  // From a part of an open file, as Model::open_fd.
   Model open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const std::string& device = "auto",
                 int32_t n_threads = 0, int64_t memory_limit = 0) {
     return open_fd(fd, offset, n_bytes, device, Model::make_params(n_threads, memory_limit));
