@@ -39,7 +39,7 @@ void ExpectGoesOnAfterEveryFailure(size_t unread) {
   for (int64_t fault = 0; fault < 200; ++fault) {
     const auto session = Endless(model);
     const uint8_t byte = 'a';
-    for (size_t i = 0; i < unread; ++i) session->text().Push({&byte, 1});
+    for (size_t i = 0; i < unread; ++i) session->text().Push({&byte, 1}, false);
     int32_t tokens[12], n = 0;
     Status status;
     bool failed = false;
