@@ -121,7 +121,7 @@ def main():
     chat(command)
     (chat_stopped_in_terminal if "--terminal" in sys.argv[:begin] else chat_stopped)(command)
     ask(sys.argv[end + 1:])
-    missing("chat", command)
+    missing("chat", command, "full")
     missing("ask_document", sys.argv[end + 1:], "full", __file__, "Who is")
 
 
