@@ -35,18 +35,23 @@ def product(bench, dtype):
 # ---- attention of ragged heads ----
 
 
+def fastest(found, said):
+    """Of several ways to the same numbers; said: what became of each."""
+    best = min(found, key=lambda got: got.seconds)
+    return dataclasses.replace(best, what=f"{best.what}; tried: {'; '.join(said)}")
+
+
 def attend_ragged(bench):
     """The best of the forms."""
     lengths = gpu_torch.ragged_lengths(bench.sizes.ragged)
     layers = [gpu_torch.flat(bench, lengths) for _ in range(bench.copies(4 * sum(lengths) * bench.sizes.head_dim))]
-    found, said = gpu_torch.forms(bench)
-    best = None
-    for form in found:
+    forms, said = gpu_torch.forms(bench)
+    found = []
+    for form in forms:
         run, how = bench.graphed(lambda form=form: [form.attend(*layer, lengths) for layer in layers])
-        got = bench.timed(run, f"{form.name}; {len(layers)} layers, {how}", len(layers))
-        said.append(f"{form.name}: {got.seconds * 1e6:.1f} us")
-        best = got if best is None or got.seconds < best.seconds else best
-    return dataclasses.replace(best, what=f"{best.what}; tried: {'; '.join(said)}")
+        found.append(bench.timed(run, f"{form.name}; {len(layers)} layers, {how}", len(layers)))
+        said.append(f"{form.name}: {found[-1].seconds * 1e6:.1f} us")
+    return fastest(found, said)
 
 
 def attend_padded(bench):
@@ -75,7 +80,7 @@ def attend_uniform(bench):
     layers = [[bench.normal(1, s.kv_heads, s.uniform, s.head_dim) for _ in range(2)] for _ in range(n)]
     as_heads = bench.normal(1, s.heads, 1, s.head_dim), {"enable_gqa": True}
     as_rows = as_heads[0].view(1, s.kv_heads, s.group, s.head_dim), {}
-    best, said = None, []
+    found, said = [], []
     for backend in ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH"):
         for kind, (q, grouped) in (("query heads as heads", as_heads), ("query heads as rows", as_rows)):
             name = f"SDPA, {backend} alone, {kind}"
@@ -83,15 +88,14 @@ def attend_uniform(bench):
                 with sdpa_kernel(getattr(SDPBackend, backend)):
                     run, how = bench.graphed(
                         lambda q=q, grouped=grouped: [sdpa(q, k, v, **grouped) for k, v in layers])
-                    got = bench.timed(run, f"{name}; {n} layers of {s.uniform} entries, {how}", n)
+                    found.append(bench.timed(run, f"{name}; {n} layers of {s.uniform} entries, {how}", n))
             except Exception as error:  # noqa: BLE001  what a backend cannot do here
                 said.append(f"{name}: {gpu_torch.first_line(error)[:80]}")
                 continue
-            said.append(f"{name}: {got.seconds * 1e6:.1f} us")
-            best = got if best is None or got.seconds < best.seconds else best
-    if best is None:
+            said.append(f"{name}: {found[-1].seconds * 1e6:.1f} us")
+    if not found:
         raise RuntimeError(f"no backend runs here: {'; '.join(said)}")
-    return dataclasses.replace(best, what=f"{best.what}; tried: {'; '.join(said)}")
+    return fastest(found, said)
 
 
 # ---- entries are appended to flat caches ----

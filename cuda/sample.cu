@@ -76,9 +76,9 @@ KVC_DEVICE void EachWeight(const Choice& p, F f) {
       });
 }
 
-// Lists the tokens whose probability is no less than the greatest power of 2^-4 for which they add up to
-// `limit`: a part of the likeliest ones, in which the fewest that do are all found. How many; 0: no such part
-// is short enough. Weights add up to 1.
+// Lists the tokens whose probability is no less than the greatest of 2^-6, 2^-10, ... for which they add up
+// to `limit`: a part of the likeliest ones, in which the fewest that do are all found. How many; 0: no such
+// part is short enough. Weights add up to 1.
 KVC_DEVICE int32_t ListLikely(const Choice& p, unsigned long long limit, SampleSpace* s) {
   constexpr int kPowers = 4;
   constexpr float kFirst = 1.0f / 64;
@@ -111,7 +111,7 @@ KVC_DEVICE int32_t ListLikely(const Choice& p, unsigned long long limit, SampleS
 }
 
 // The fewest likeliest tokens whose weights add up to `limit`: the greatest key that with all above it has as
-// much, two bits at a time. each(f): f(key, whole weight) of all of them, or of those of ListLikely. Sums are
+// much, two bits at a time. each_weight(f): f(key, whole weight) of all, or of those of ListLikely. Sums are
 // in registers: on one counter of shared memory, where many tokens have nearly the same logit, all threads
 // would wait for each other.
 template <typename Each>

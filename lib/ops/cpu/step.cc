@@ -432,6 +432,7 @@ class Wave {
   // Joins the segments of one head in order and turns logits into probabilities.
   void Join(int32_t r, int32_t g) const {
     const StepScratch::HeadTask& task = Task(r, g);
+    const HeadPages pages = Pages(r, g);
     for (int32_t j = 0; j < group_; ++j) {
       const Joined all = JoinedOf(r, g, j);
       float* out = Raw(a_.out) + (int64_t{r} * a_.n_heads + g * group_ + j) * d_;
@@ -444,8 +445,7 @@ class Wave {
       for (int32_t x = 0; x < d_; ++x) out[x] *= all.inverse;
       if (!WantsAttention(r)) continue;
       float* p = Attention(r, g * group_ + j);
-      Pages(r, g).ForSpans(
-          [&](int32_t first, int32_t n) { kernels_.weights(all.m, all.inverse, n, p + first); });
+      pages.ForSpans([&](int32_t first, int32_t n) { kernels_.weights(all.m, all.inverse, n, p + first); });
     }
   }
 
