@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/base/ascii.h"
 #include "lib/compress/allocators.h"
 #include "lib/compress/methods.h"
 #include "lib/compress/reducers.h"
@@ -61,8 +62,7 @@ std::string PlainName(std::string_view name) {
   constexpr std::string_view kEnding = "press";
   std::string plain;
   for (const char c : name.substr(0, 64)) {
-    if (c != '-' && c != '_' && c != ' ')
-      plain += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (c != '-' && c != '_' && c != ' ') plain += LowerAscii(c);
   }
   const size_t end = plain.size() - std::min(plain.size(), kEnding.size());
   if (end > 0 && plain.compare(end, std::string::npos, kEnding) == 0) plain.resize(end);

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "lib/base/ascii.h"
 #include "lib/base/decimal.h"
 #include "lib/base/json_text.h"
 
@@ -109,8 +110,7 @@ std::string Shown(std::string_view text) {
 std::string_view Nearest(std::string_view name, const std::vector<std::string_view>& names) {
   constexpr size_t kLeastBeginning = 3;
   std::string small;
-  for (const char c : name.substr(0, 64))
-    small += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  for (const char c : name.substr(0, 64)) small += LowerAscii(c);
   for (const Alias& alias : kAliases) {
     if (alias.symbol == small && std::find(names.begin(), names.end(), alias.key) != names.end())
       return alias.key;

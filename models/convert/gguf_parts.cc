@@ -1,5 +1,6 @@
 #include "models/convert/gguf_parts.h"
 
+#include "lib/base/ascii.h"
 #include "lib/base/status.h"
 
 namespace kvc {
@@ -14,7 +15,7 @@ bool NamedGguf(const std::string& path) {
   const size_t n = sizeof kEnd - 1;
   if (path.size() < n) return false;
   std::string end = path.substr(path.size() - n);
-  for (char& c : end) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  for (char& c : end) c = LowerAscii(c);
   return end == kEnd;
 }
 

@@ -1,5 +1,7 @@
 #include "models/convert/not_supported.h"
 
+#include "lib/base/ascii.h"
+
 namespace kvc {
 namespace {
 
@@ -79,10 +81,8 @@ constexpr Reason kTokenizers[] = {
 std::string Plain(const std::string& name) {
   std::string plain;
   for (const char c : name) {
-    if (c >= 'A' && c <= 'Z')
-      plain += static_cast<char>(c - 'A' + 'a');
-    else if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'))
-      plain += c;
+    const char small = LowerAscii(c);
+    if ((small >= 'a' && small <= 'z') || (small >= '0' && small <= '9')) plain += small;
   }
   return plain;
 }

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "lib/base/ascii.h"
 #include "lib/base/utf8.h"
 
 namespace kvc::jinja {
@@ -19,7 +20,6 @@ int32_t CodePointAt(const std::string& text, size_t at, size_t* length) {
 bool IsAsciiLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 char UpperChar(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
-char LowerChar(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 void AppendHex(uint32_t value, int digits, std::string* out) {
   for (int i = digits - 1; i >= 0; --i) out->push_back("0123456789abcdef"[value >> (4 * i) & 15]);
@@ -95,7 +95,7 @@ std::string Upper(const std::string& text) {
 
 std::string Lower(const std::string& text) {
   std::string out = text;
-  std::transform(out.begin(), out.end(), out.begin(), LowerChar);
+  std::transform(out.begin(), out.end(), out.begin(), LowerAscii);
   return out;
 }
 
@@ -108,7 +108,7 @@ std::string Capitalize(const std::string& text) {
 std::string Title(const std::string& text) {
   std::string out = text;
   for (size_t i = 0; i < out.size(); ++i)
-    out[i] = i > 0 && IsAsciiLetter(out[i - 1]) ? LowerChar(out[i]) : UpperChar(out[i]);
+    out[i] = i > 0 && IsAsciiLetter(out[i - 1]) ? LowerAscii(out[i]) : UpperChar(out[i]);
   return out;
 }
 
