@@ -50,6 +50,26 @@ int32_t TimesBetweenWaits(const DeviceBench& bench, const StepPlan& plan, int32_
   return std::max(kMostLayers / n_layers, 1);
 }
 
+// By the attention of a row, all layers: entries, and the bytes of their pages and of the bounds of the
+// others.
+struct ReadOf {
+  double entries, bytes;
+};
+ReadOf ReadBy(const StepRow& row, int32_t n_kv_heads) {
+  ReadOf read{};
+  const CacheLayout& layout = *row.cache->layout;
+  for (int32_t head = 0; head < layout.n_layers * n_kv_heads; ++head) {
+    const int32_t len = row.cache->len[head], chosen = PagesRead(row, head / n_kv_heads, head, len);
+    const PageFormat& f = layout.formats[static_cast<size_t>(MainFormat(*row.cache, head))];
+    const int32_t all = (len + f.slots - 1) / f.slots;
+    read.entries += EntriesRead(chosen, f.slots, len);
+    read.bytes += static_cast<double>((chosen > 0 ? chosen : all) * f.bytes);
+    if (chosen > 0)
+      read.bytes += 2.0 * static_cast<double>((all - 1) * CodeBytes(f.bound_format().type, f.d));
+  }
+  return read;
+}
+
 // One token of every session in layers that are there: its own entry is appended, every entry is read once.
 // What is appended is forgotten again, so that every call finds the same entries. Bytes: those of the entries
 // as they are stored.
@@ -77,15 +97,17 @@ void StepOf(DeviceBench* bench, const NetworkShape& s, Span<const std::unique_pt
   for (const auto& cache : caches) {
     rows.push_back({&cache->view(), &plan, cache->MaxLen(), &dropped});
     slots = std::max(slots, cache->MaxSlots());
-    bytes += static_cast<double>(cache->bytes());
-    for (int32_t head = 0; head < layout.n_layers * s.n_kv_heads; ++head) entries += cache->view().len[head];
+    const ReadOf read = ReadBy(rows.back(), s.n_kv_heads);
+    entries += read.entries;
+    bytes += plan.reads > 0 ? read.bytes : static_cast<double>(cache->bytes());
   }
   StepArgs a{};
   a.rows = rows.data(), a.n_rows = n_rows, a.n_heads = s.n_heads, a.scale = kScale, a.rope = &rope;
   a.pairing = RopePairing::kHalf, a.angles = {fine.at(), coarse.at()};
   a.q = q.at(), a.k = k.at(), a.v = v.at(), a.out = out.at();
-  a.shape = {n_rows,        s.n_heads, s.n_kv_heads, d, 64, 0, int64_t{slots} + 1, 0, plan.needs_attention,
-             plan.Updates()};
+  a.shape = {
+      n_rows,         s.n_heads,     s.n_kv_heads, d, 64, 0, int64_t{slots} + 1, 0, plan.needs_attention,
+      plan.Updates(), plan.reads > 0};
   a.shape.append_bytes = device->AppendScratchBytes(layout);
   const DeviceBuffer<uint8_t> scratch = bench->Room<uint8_t>(device->StepScratchBytes(a.shape));
   a.scratch = scratch.raw();
@@ -251,7 +273,9 @@ struct StepCase {
   // As H2O does: attention adds up, and what has least of it leaves for the new entry.
   bool dropping = false;
   bool sliding = false;  // the oldest entry leaves
+  int32_t reads = 0;     // as Quest does: so many entries, by pages that are chosen; 0: all
 
+  int32_t Reads(const DeviceBench& bench) const { return bench.small() ? reads / 64 : reads; }
   int32_t Mean(const DeviceBench& bench) const { return bench.small() ? std::max(mean / 64, 4) : mean; }
   int32_t NumberOfLayers(const DeviceBench& bench, const NetworkShape& s) const {
     const int32_t n = LayersBeyondCaches(bench, s, kind, int64_t{sessions} * Mean(bench));
@@ -261,6 +285,7 @@ struct StepCase {
   std::string Name(const DeviceBench& bench, int32_t n_layers) const {
     return "attend " + std::to_string(sessions) + " of " + std::to_string(Mean(bench)) + " entries " +
            kind.name + ", " + heads.name + (dropping ? ", dropping" : "") + (sliding ? ", sliding" : "") +
+           (reads > 0 ? ", reading " + std::to_string(Reads(bench)) : "") +
            (layers == kInTurns ? "" : InLayers(n_layers));
   }
 };
@@ -277,6 +302,7 @@ void StepAttentionOf(DeviceBench* bench, PageArenas* arenas, const NetworkShape&
   for (int32_t i = 0; i < c.sessions; ++i) {
     test::UniformLayout layout = LayoutOf(s, c.kind, n_layers);
     layout.n_aux = n_aux;
+    if (c.reads > 0) layout.key_bounds = true, layout.page_slots = kLeastReadPage;
     caches.push_back(Taken(KvCache::Create(layout.Make(), arenas)));
     std::vector<int32_t> kept(static_cast<size_t>(s.n_kv_heads));
     for (size_t h = 0; h < kept.size(); ++h)  // another head is the longest in every session
@@ -290,6 +316,7 @@ void StepAttentionOf(DeviceBench* bench, PageArenas* arenas, const NetworkShape&
     plan.needs_attention = plan.evicts = true, plan.caps = most.data(), plan.select.protect = {0, 1};
   }
   if (c.sliding) plan.held = most.data();
+  plan.reads = c.Reads(*bench);
   StepOf(bench, s, {caches.data(), caches.size()}, plan, c.Name(*bench, n_layers),
          c.layers == kInTurns ? Of::kLayer : Of::kPass);
 }
@@ -309,6 +336,7 @@ void StepAttention(DeviceBench* bench) {
                             {2, 4096, bf16, kRagged, kInTurns},
                             {1, 8192, bf16, kRagged, kPass},
                             {1, 32768, bf16, kUniform, kPass},
+                            {1, 8192, bf16, kUniform, kPass, false, false, 1024},
                             {1, 1024, bf16, kUniform, kLong},
                             {1, 1024, bf16, kUniform, kLong, true},
                             {1, 8, bf16, kUniform, kLong},

@@ -279,6 +279,11 @@ TEST_P(ReadPages, KnowTheBoundsOfTheirKeys) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ReadPages,
                          testing::Values(Case{"f32", KvType::kF32, 2, 16, 16, 0, GroupKind::kMax},
+                                         Case{"f16_128", KvType::kF16, 5, 128, 16, 0, GroupKind::kMax},
+                                         Case{"f16_256", KvType::kF16, 2, 256, 16, 0, GroupKind::kMean},
+                                         Case{"f32_odd_dim", KvType::kF32, 2, 18, 16, 0, GroupKind::kMax},
+                                         Case{"bf16_group_12", KvType::kBf16, 12, 80, 16, 0, GroupKind::kMax},
+                                         Case{"f32_group_9", KvType::kF32, 9, 32, 16, 0, GroupKind::kMean},
                                          Case{"f16", KvType::kF16, 4, 64, 16, 0, GroupKind::kMean},
                                          Case{"f16_mqa", KvType::kF16, 8, 24, 16, 0, GroupKind::kMax},
                                          Case{"bf16_mha", KvType::kBf16, 1, 32, 16, 0, GroupKind::kSum},
