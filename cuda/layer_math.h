@@ -92,14 +92,24 @@ class LayerMath {
     p.adds = true, p.scale = scale;
     return Run(p, n_);
   }
-  // One norm of every head, or over all heads of a token.
-  Status HeadNorms(float* x, int32_t heads, const LayerMatrices& w, DevicePtr<const float> weight) const {
-    if (!weight) return {};
-    const int32_t n_norms = w.wide_norms ? 1 : heads,
-                  n = w.wide_norms ? heads * shape_.head_dim : shape_.head_dim;
-    NormParams p = Of(x, weight, {}, n, x);
-    if (w.own_norms) p.n_weights = n_norms;
-    return Run(p, int64_t{n_} * n_norms);
+  // Of queries and keys: one norm of every head, or over all heads of a token.
+  Status HeadNorms(float* q, float* k, const LayerMatrices& w) const {
+    const auto heads_of = [](DevicePtr<const float> weight, int32_t heads) { return weight ? heads : 0; };
+    const int32_t d = shape_.head_dim, of_q = heads_of(w.query_norm, shape_.n_heads),
+                  of_k = heads_of(w.key_norm, shape_.n_kv_heads);
+    if (w.wide_norms) {
+      if (of_q > 0) KVC_RETURN_IF_ERROR(Run(Of(q, w.query_norm, {}, of_q * d, q), n_));
+      return of_k > 0 ? Run(Of(k, w.key_norm, {}, of_k * d, k), n_) : Status();
+    }
+    if (of_q + of_k == 0) return {};
+    const HeadNormParams p{{q, At(w.query_norm), of_q},
+                           {k, At(w.key_norm), of_k},
+                           n_,
+                           d,
+                           shape_.norm_eps,
+                           shape_.layer_norms,
+                           w.own_norms};
+    return Check(NormHeads(p, stream_), "a norm of heads");
   }
   // A product with the norm of x, or with x where there is no norm. y[i]: of each part.
   Status NormProduct(const Matrix& m, const float* x, DevicePtr<const float> weight,
@@ -239,7 +249,7 @@ class LayerMath {
   Status MultiplyRow(const OneRow& o) const { return Check(GemvRow(o, stream_), "a product"); }
   NormParams Of(const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias, int32_t n,
                 float* y) const {
-    return {x, At(weight), At(bias), n, 1, shape_.norm_eps, shape_.layer_norms, y, false, 1};
+    return {x, At(weight), At(bias), n, shape_.norm_eps, shape_.layer_norms, y, false, 1};
   }
   int32_t n_tiles() const {
     return static_cast<int32_t>(

@@ -71,8 +71,7 @@ Status CudaDevice::Project(Stream* s, const ProjectArgs& a) {
   const LayerMatrices& w = *a.w;
   float* const y[] = {At(a.q), At(a.k), At(a.v)};
   KVC_RETURN_IF_ERROR(math.NormProduct(w.qkv, At(a.x), w.attention_norm, w.attention_norm_bias, y));
-  KVC_RETURN_IF_ERROR(math.HeadNorms(y[0], a.shape->n_heads, w, w.query_norm));
-  return math.HeadNorms(y[1], a.shape->n_kv_heads, w, w.key_norm);
+  return math.HeadNorms(y[0], y[1], w);
 }
 
 Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {

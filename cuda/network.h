@@ -8,8 +8,8 @@ namespace kvc::cuda {
 
 // y = norm(x) * weight + bias, or y += scale * that, of rows of n values.
 struct NormParams {
-  const float *x, *weight, *bias;  // weight [n_weights, n]: of row i that at i % n_weights; bias [n], null: 0
-  int32_t n, n_weights;
+  const float *x, *weight, *bias;  // weight, bias [n]; bias null: 0
+  int32_t n;
   float eps;
   bool centres;  // the mean is taken off first
   float* y;
@@ -19,6 +19,21 @@ struct NormParams {
 cudaError_t NormRows(const NormParams& p, int64_t rows, CudaStream& stream);
 // Into halves (weights.h) instead of y; FitsShared(n).
 cudaError_t NormHalves(const NormParams& p, int64_t rows, const RowHalves& y, CudaStream& stream);
+
+// x [rows, heads, D] becomes the norm of every head's vector, times the weight.
+struct HeadsToNorm {
+  float* x;
+  const float* weight;  // [D], or [heads, D] where every head has its own
+  int32_t heads;        // 0: no norm
+};
+struct HeadNormParams {
+  HeadsToNorm q, k;
+  int64_t rows;
+  int32_t d;  // up to kMostHeadSize
+  float eps;
+  bool centres, own;
+};
+cudaError_t NormHeads(const HeadNormParams& p, CudaStream& stream);
 
 // gate [n] becomes the activation of gate and up.
 struct ActivateParams {

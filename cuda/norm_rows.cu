@@ -13,10 +13,7 @@ constexpr int kThreads = kNormThreads;
 class NormOfRow {
  public:
   KVC_DEVICE NormOfRow(const NormParams& p, float* shared)
-      : p_(p),
-        x_(p.x + static_cast<int64_t>(blockIdx.x) * p.n),
-        weight_(p.weight + static_cast<int64_t>(static_cast<int32_t>(blockIdx.x) % p.n_weights) * p.n),
-        mean_(0) {
+      : p_(p), x_(p.x + static_cast<int64_t>(blockIdx.x) * p.n), weight_(p.weight), mean_(0) {
     if (p.centres) {
       for (int32_t j = ThreadOfBlock(); j < p.n; j += BlockThreads()) mean_ += x_[j];
       mean_ = __fdiv_rn(BlockSum(mean_, shared), static_cast<float>(p.n));

@@ -19,7 +19,8 @@ ARCHITECTURES = sys.argv[2].split(",") if NAMED else RELEASED
 WITHOUT_LOCAL_MEMORY = ["gemv", "gemv_row", "gemv_experts", "gemm_few", "join_few", "gemm_mma", "gemm_f32",
                         "round_rows", "norm_halves", "activate_halves", "decode_weights", "combine", "attend_step",
                         "attend_step_mma", "attend_step_codes", "attend_prompt", "attend_prompt_half",
-                        "fold_columns", "normalise_segments", "sum_seen", "step_append", "norm_rows"]
+                        "fold_columns", "normalise_segments", "sum_seen", "step_append", "norm_rows", "norm_heads",
+                        "bound_pages", "choose_pages"]
 # Those that turn keys have a frame for sines of angles that are too large for the short way (40 bytes), and what is
 # kept around that call.
 # attend_prompt of heads of 128 and 256 spills a few registers outside of its main loop.
