@@ -185,7 +185,7 @@ class Compressor {
   DevicePtr<float> RingAt(int32_t layer) const;
   Status PlanBudgets(int32_t n_tokens, const KvCache* cache, int32_t n_new);
   bool SplitByScores() const;
-  Status StoreWindow(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
+  Status StoreWindow(const LayerWork& work, int32_t layer, const LayerBuffers& kv, bool compress,
                      const std::vector<int32_t>& n_before, KvCache* cache);
   SelectRule SelectRuleNow() const;
   MergeRule MergeRuleNow() const;

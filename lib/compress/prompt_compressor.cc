@@ -253,7 +253,7 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
                               const ObservedBuffers& observed, bool compress,
                               const std::vector<int32_t>& n_before, KvCache* cache) {
   scored_ = false;
-  if (slides(layer)) return StoreWindow(work, layer, kv, n_before, cache);
+  if (slides(layer)) return StoreWindow(work, layer, kv, compress, n_before, cache);
   const size_t g = static_cast<size_t>(plan_.shape().n_kv_heads);
   const bool scores_wait = compress && keeps_scores_waiting() && !reduces_all_;
   compress = compress && (reduces_all_ || !waits_for_all_layers());
@@ -297,15 +297,22 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
 
 // A layer with a window takes the newest tokens as they are: what leaves the window was the last to be of use
 // there, and says nothing about what stays. What is cached and stays is not written again, for that would
-// round it again.
-Status Compressor::StoreWindow(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
+// round it again. Late rings are empty while the document may still come, for no budget has them; of what
+// comes behind it the newest are there.
+Status Compressor::StoreWindow(const LayerWork& work, int32_t layer, const LayerBuffers& kv, bool compress,
                                const std::vector<int32_t>& n_before, KvCache* cache) {
-  const int32_t n = kv.len()[0], n_new = n - n_before[0], held = cache->layout().HeldOf(layer, n);
-  if (n_before[0] > 0 && n_new < held) {
-    return cache->AppendFrom(work.stream, layer, kv.view(), turning(layer), n_before.data(),
+  const CacheLayout& layout = cache->layout();
+  const int32_t n = kv.len()[0], n_new = n - n_before[0], held = layout.HeldOf(layer, n);
+  const bool adds = n_before[0] > 0 && !(layout.late_rings && compress);
+  const auto append = [&](const std::vector<int32_t>& first) {
+    return cache->AppendFrom(work.stream, layer, kv.view(), turning(layer), first.data(),
                              &work.choice->codes);
-  }
-  std::fill(layer_kept_.begin(), layer_kept_.end(), held);
+  };
+  if (adds && n_new < held) return append(n_before);
+  const int32_t head = layer * layout.n_kv_heads,
+                raw = layout.ring_slots(head) - layout.heads[static_cast<size_t>(head)].settle,
+                late = adds && layout.late_rings ? std::clamp(raw, 0, held) : 0, stored = held - late;
+  std::fill(layer_kept_.begin(), layer_kept_.end(), stored);
   KvCache::StoreSpec spec{};
   spec.layer = layer, spec.turning = turning(layer);
   spec.from = kv.view();
@@ -317,7 +324,8 @@ Status Compressor::StoreWindow(const LayerWork& work, int32_t layer, const Layer
   spec.from.len = layer_kept_.data();
   const std::vector<uint8_t> rotated(layer_kept_.size(), 1);
   spec.rotated = rotated.data(), spec.kept = layer_kept_.data();
-  return cache->Store(work.stream, spec, &work.choice->codes);
+  KVC_RETURN_IF_ERROR(cache->Store(work.stream, spec, &work.choice->codes));
+  return late == 0 ? Status() : append(std::vector<int32_t>(layer_kept_.size(), n - late));
 }
 
 }  // namespace kvc

@@ -140,6 +140,73 @@ TEST(Once, TheResidualIsOfWhatComesBehind) {
   }
 }
 
+// Two layers of two KV heads, the first of which attends to its newest 12 tokens only: its keys and values
+// know nothing of the cache.
+std::shared_ptr<const Model> OpenSliding() {
+  static const test::AlignedBytes bytes = [] {
+    test::TinyModelOptions options;
+    options.layers = {{12, 0}, {0, 0}};
+    return test::TinyModelBytes(options);
+  }();
+  return test::OpenTiny(bytes);
+}
+
+// The newest n values of a head of layer 0.
+std::vector<float> NewestValues(const Session& s, int head, int n) {
+  std::vector<float> values;
+  EXPECT_TRUE(s.Values(0, head, &values).ok());
+  const size_t size = static_cast<size_t>(n) * static_cast<size_t>(s.model().config().head_dim);
+  EXPECT_GE(values.size(), size);
+  return {values.end() - static_cast<std::ptrdiff_t>(size), values.end()};
+}
+
+// Behind the document the newest entries stay as they are, also in layers with windows and however long the
+// prompt behind it is. Whatever these layers hold of it is what they would without once=1.
+TEST(Once, LayersWithWindowsHaveTheResidualBehindPromptsOfAnyLength) {
+  const auto model = OpenSliding();
+  for (const int residual : {0, 6, 40, 60}) {
+    const std::string spec =
+        "kvzip:budget=24,window=8,kv=int4,kv_values=int2,quant_group=8,residual=" + std::to_string(residual);
+    for (const int more : {30, 43, 44, 45, 100}) {  // the window and its slack are 44
+      SCOPED_TRACE(spec + ", " + std::to_string(more));
+      const std::vector<int32_t> behind = TinyPrompt(more, 9);
+      const auto once = NewSession(model, spec + ",once=1"), again = NewSession(model, spec),
+                 f16 = NewSession(model, "full:kv=f16");
+      for (Session* s : {once.get(), again.get(), f16.get()}) {
+        ASSERT_TRUE(s->Prefill(TinyPrompt(150), true).ok());
+        ASSERT_TRUE(s->Prefill(behind, true).ok());
+      }
+      const int held = std::min(more, 44), raw = std::min(residual, held);
+      for (int head = 0; head < model->config().n_kv_heads; ++head) {
+        EXPECT_EQ(NewestValues(*once, head, held), NewestValues(*again, head, held));
+        EXPECT_EQ(NewestValues(*once, head, raw), NewestValues(*f16, head, raw));
+        if (held > raw) {
+          EXPECT_NE(NewestValues(*once, head, raw + 1), NewestValues(*f16, head, raw + 1));
+        }
+      }
+    }
+  }
+}
+
+// No ring is in the budget, so there is none before the document has been read, whatever came before it.
+TEST(Once, ADocumentBehindOthersIsWithinItsBytes) {
+  const auto model = OpenSliding();
+  for (const int budget : {4000, 5001, 6000}) {
+    for (const int first : {1, 5, 20}) {
+      SCOPED_TRACE(std::to_string(budget) + " bytes, behind " + std::to_string(first));
+      const auto once =
+          NewSession(model, "kvzip:window=4,kv=int4,kv_values=int2,quant_group=8,once=1,budget_bytes=" +
+                                std::to_string(budget));
+      for (const int n : {first, 40, 120}) {
+        ASSERT_TRUE(once->Prefill(TinyPrompt(n, 9), true).ok());
+        EXPECT_LE(once->Stats().cache_bytes, budget) << n;
+        if (once->Stats().n_compactions > 0) break;
+      }
+      EXPECT_EQ(once->Stats().n_compactions, 1);
+    }
+  }
+}
+
 // The bytes hold every entry that they could: whichever head still has candidates, its next does not fit.
 TEST(Bytes, SharedByScoreAreUsedUp) {
   const auto model = test::OpenTwoLayers();
