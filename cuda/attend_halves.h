@@ -35,8 +35,8 @@ struct HalfQueries {
       const int b = (WarpOfBlock() + i * kAttendWarps) / 2, s = WarpOfBlock() % 2;
       const float4 x = queries.Four(RowOfLane(), 32 * b + 8 * QuadOfLane() + 4 * s);
       uint4 halves;
-      SplitPair<Halves>(x.x, x.y, &halves.x, &halves.y);
-      SplitPair<Halves>(x.z, x.w, &halves.z, &halves.w);
+      SplitPair<typename Halves::Finite>(x.x, x.y, &halves.x, &halves.y);
+      SplitPair<typename Halves::Finite>(x.z, x.w, &halves.z, &halves.w);
       left[b][s][Lane()] = halves;
       if constexpr (kThirds)
         thirds[b][s][Lane()] = {Third(x.x, x.y, halves.x, halves.y), Third(x.z, x.w, halves.z, halves.w)};

@@ -2,8 +2,8 @@
 // warp. A warp holds its queries, their logits with a tile of keys and the sum of values in registers
 // (queries of more than 128 dimensions are read again for every tile); keys and values are split into shared
 // memory, once for all rows of a block. Flops: 4 * rows * entries * D a query head, of which the tensor cores
-// make three products each, of halves of f16 (split_tiles.h): queries, keys and values beyond 65504 are
-// infinite, as they are in pages of f16. Of layers of f16 it is one product: queries and exponentials are
+// make three products each, of halves of f16 (split_tiles.h): queries, keys and values end at
+// twice 65504, where pages of f16 end. Of layers of f16 it is one product: queries and exponentials are
 // rounded to it too (attend_prompt_half.cu has heads of 64 and 128 numbers). Bytes: keys and values once a
 // block, from the second-level cache.
 #include <cmath>
@@ -34,7 +34,7 @@ struct AttendParams {
 template <int kDims, bool kHalf>
 struct KeysAndValues {
   static constexpr int kKeys = kDims <= 64 ? 64 : kDims <= 128 ? 32 : 16;
-  using Tile = SplitTile<F16Halves, kKeys, kDims, !kHalf>;
+  using Tile = SplitTile<FiniteHalves, kKeys, kDims, !kHalf>;
   Tile keys, values;
 };
 
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
                 my_row0 = row0 + WarpOfBlock() * 16;
   const int64_t row_stride = static_cast<int64_t>(a.n_heads) * d,
                 first = (static_cast<int64_t>(my_row0) * a.n_heads + h) * d;
-  const LeftRows<F16Halves, kDims, typename Rows::Beside> queries(
+  const LeftRows<FiniteHalves, kDims, typename Rows::Beside> queries(
       {a.q + first, row_stride, a.n - my_row0, d});
   const int32_t rows = min(kRows, a.n - row0), first_visible = a.base[g] + a.offset + row0;
   const int32_t block_end = first_visible + rows,

@@ -143,7 +143,7 @@ KVC_DEVICE void LoadQueries(const float* q, int64_t stride, int32_t n, Queries<k
         const int32_t r = 16 * i + RowOfPair(j);
         const float* at = q + r * stride + 16 * k + ColumnOfPair(j);
         const float2 x = r < n ? *reinterpret_cast<const float2*>(at) : float2{0, 0};
-        queries[i][k][j] = ToHalfPair(x.x, x.y);
+        queries[i][k][j] = ToFiniteHalfPair(x.x, x.y);
       }
     }
   }

@@ -30,7 +30,7 @@ struct FoldParams {
 };
 
 template <int kDims, bool kHalf>
-using QueryTile = SplitTile<F16Halves, kDims <= 64 ? 64 : 32, kDims, !kHalf>;
+using QueryTile = SplitTile<FiniteHalves, kDims <= 64 ? 64 : 32, kDims, !kHalf>;
 
 // What a tile of rows gives the lane's entries u and u + 8. row0: the first of them; sees_from: the first row
 // that sees the entry, kNever where the query head does not see it. more: for the entries' logits.
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
   const int32_t my_key0 = key0 + WarpOfBlock() * 16;
   const int64_t head = g * a.layer.capacity;
   const auto my_keys = Rows::Of(a.layer.Key(head + my_key0), keys_end - my_key0, d);
-  const LeftRows<F16Halves, kDims, std::remove_const_t<decltype(my_keys)>> keys(my_keys);
+  const LeftRows<FiniteHalves, kDims, std::remove_const_t<decltype(my_keys)>> keys(my_keys);
   const int32_t sees_from[2] = {my_key0 + Lane() / 4 - first_visible,
                                 my_key0 + Lane() / 4 + 8 - first_visible};
   const bool has_first = my_key0 + Lane() / 4 == 0;

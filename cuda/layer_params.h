@@ -21,7 +21,7 @@ class LayerNumbers {
   // f16: no further from zero than its largest.
   KVC_DEVICE void Set(int64_t i, float x) const {
     if (half_) {
-      reinterpret_cast<uint16_t*>(at_)[i] = ToHalfBits(x > kMost ? kMost : x < -kMost ? -kMost : x);
+      reinterpret_cast<uint16_t*>(at_)[i] = ToFiniteHalfBits(x);
     } else {
       reinterpret_cast<float*>(at_)[i] = x;
     }
@@ -30,7 +30,6 @@ class LayerNumbers {
   KVC_DEVICE const void* at() const { return at_; }
 
  private:
-  static constexpr float kMost = 65504;
   uint8_t* at_;
   bool half_;
 };

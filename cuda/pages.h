@@ -1,7 +1,7 @@
 // Entries of the cache as kernels reach them: where each part of an entry lies, reading a vector, writing
 // one. The counterpart of lib/ops/cpu/pages.h; formats are those of lib/ops/page_format.h.
 #pragma once
-#include "cuda/gpu.h"
+#include "cuda/finite_half.h"
 #include "cuda/records.h"
 
 namespace kvc::cuda {
@@ -118,7 +118,7 @@ class Pages {
 
 // ---- writing; rules of methods.md 4.3 ----
 
-KVC_DEVICE uint16_t FiniteHalf(float scale) { return ToHalfBits(scale < 65504.0f ? scale : 65504.0f); }
+KVC_DEVICE uint16_t FiniteHalf(float scale) { return ToHalfBits(scale < kMostF16 ? scale : kMostF16); }
 KVC_DEVICE uint16_t GroupScale(float most, float q_max) {
   const uint16_t half = FiniteHalf(__fdiv_rn(most, q_max));
   return half == 0 ? static_cast<uint16_t>(0x3c00) : half;
@@ -186,7 +186,7 @@ KVC_DEVICE void WriteVector(const VectorFormat& f, const float* x, uint8_t* code
   if (f.type == KvType::kF32 || f.type == KvType::kF16 || f.type == KvType::kBf16) {
     for (int32_t j = thread; j < f.d; j += threads) {
       if (f.type == KvType::kF32) reinterpret_cast<float*>(codes)[j] = x[j];
-      if (f.type == KvType::kF16) reinterpret_cast<uint16_t*>(codes)[j] = ToHalfBits(x[j]);
+      if (f.type == KvType::kF16) reinterpret_cast<uint16_t*>(codes)[j] = ToFiniteHalfBits(x[j]);
       if (f.type == KvType::kBf16) reinterpret_cast<uint16_t*>(codes)[j] = ToBfBits(x[j]);
     }
     return;

@@ -20,7 +20,7 @@ constexpr int32_t kSegment = 4 * kEntries;  // entries of a block that normalise
 template <int kDims>
 struct RowTile {
   static constexpr int kRows = kDims <= 64 ? 64 : 32;
-  SplitTile<F16Halves, kRows, kDims> queries;
+  SplitTile<FiniteHalves, kRows, kDims> queries;
   float m[kWarps][kRows], l[kWarps][kRows];
 };
 
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 2) normalise_segments(const RowScore
       for (int32_t key0 = segment * kSegment + WarpOfBlock() * 16; key0 < end; key0 += kEntries) {
         float z[kTiles][4] = {};
         const auto keys = KeysFrom<kHalf>(r, g, key0);
-        s->queries.TimesRows([&](int k) { return keys.template Left<F16Halves>(k); }, z);
+        s->queries.TimesRows([&](int k) { return keys.template Left<FiniteHalves>(k); }, z);
         const RowView view{r, g, key0, row0, SeenBit(h, group)};
         KVC_UNROLL
         for (int j = 0; j < kTiles; ++j) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, 2) sum_seen(const RowScores r) {
     for (int32_t row0 = 0; row0 < r.n; row0 += kRows) {
       LoadRows(r, h, row0, s);
       float z[kTiles][4] = {};
-      s->queries.TimesRows([&](int k) { return keys.template Left<F16Halves>(k); }, z);
+      s->queries.TimesRows([&](int k) { return keys.template Left<FiniteHalves>(k); }, z);
       const RowView view{r, g, key0, row0, SeenBit(h, group)};
       KVC_UNROLL
       for (int j = 0; j < kTiles; ++j) {

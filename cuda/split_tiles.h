@@ -1,9 +1,10 @@
 // Numbers of f32 for the tensor cores: each is the sum of two of 16 bits, high + low. Of a product of two,
 // low times low is left out. Two of bf16 have 16 bits of mantissa and f32's range: what is lost is about
-// 2^-17 of a product. Two of f16 have 22 bits, nothing below 2^-25, and are infinite beyond 65504. What is
-// f16 already, or may be rounded to it, is a high half alone.
+// 2^-17 of a product. Two of f16 have 22 bits, nothing below 2^-25, and are infinite beyond 65504 or,
+// where nobody has scaled them, no more than twice that (FiniteHalves). What is f16 already, or may be
+// rounded to it, is a high half alone.
 #pragma once
-#include "cuda/gpu.h"
+#include "cuda/finite_half.h"
 
 namespace kvc::cuda {
 
@@ -16,7 +17,9 @@ struct Bf16Halves {
   KVC_DEVICE static void Mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     MmaBf16(c, a, b);
   }
+  using Finite = Bf16Halves;  // they have f32's range
 };
+struct FiniteHalves;
 struct F16Halves {
   static constexpr float kShare = 16384;
   KVC_DEVICE static uint32_t Pair(float a, float b) { return ToHalfPair(a, b); }
@@ -25,6 +28,11 @@ struct F16Halves {
   KVC_DEVICE static void Mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     MmaHalf(c, a, b);
   }
+  using Finite = FiniteHalves;
+};
+// Of what attention is about: queries, keys, values.
+struct FiniteHalves : F16Halves {
+  KVC_DEVICE static uint32_t Pair(float a, float b) { return ToFiniteHalfPair(a, b); }
 };
 
 template <typename Halves>
@@ -106,13 +114,13 @@ struct RoundedRows {
     for (int i = 0; i < 4; ++i) {
       float a, b;
       rows.Pair(RowOfPair(i), k + ColumnOfPair(i), &a, &b);
-      left.high[i] = ToHalfPair(a, b);
+      left.high[i] = ToFiniteHalfPair(a, b);
     }
     return left;
   }
   KVC_DEVICE uint2 Four(int32_t r, int32_t c) const {
     const float4 x = rows.Four(r, c);
-    return {ToHalfPair(x.x, x.y), ToHalfPair(x.z, x.w)};
+    return {ToFiniteHalfPair(x.x, x.y), ToFiniteHalfPair(x.z, x.w)};
   }
 };
 

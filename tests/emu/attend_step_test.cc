@@ -177,6 +177,7 @@ class Step {
     appends_apart_ = apart;
   }
   std::vector<float> query_rings;  // [kRows, H, D]
+  std::vector<float>& queries() { return turned_; }
   const std::vector<uint64_t>& pages() const { return memory_; }
   const std::vector<uint64_t>& rings() const { return ring_memory_; }
   // By one of both kernels.
@@ -421,6 +422,23 @@ TEST_F(AttendStepTest, MasksWindowsAndWhatElseIsWanted) {
     ExpectNear(c);
     c.logits = false, c.queries = 20, c.cap = 0;
     ExpectNear(c);
+  }
+}
+
+// Over pages of f16 queries are two numbers of it, and end where both are its largest.
+TEST_F(AttendStepTest, QueriesEndWhereHalvesDo) {
+  for (const int32_t d : {64, 128}) {
+    const Case c{{KvType::kF16, d}, 3, 16, kLens, 64};
+    Step far(c), ends(c);
+    for (size_t i = 0; i < far.queries().size(); i += 37) {
+      far.queries()[i] = i % 2 == 0 ? 1e9f : -INFINITY;
+      ends.queries()[i] = (i % 2 == 0 ? 2 : -2) * 65504.0f;
+    }
+    far.Run(true, stream_.get()), ends.Run(true, stream_.get());
+    EXPECT_EQ(far.partial, ends.partial) << d;
+    for (size_t item = 0; item < far.n_items(); ++item) {
+      for (int32_t h = 0; h < c.group; ++h) EXPECT_TRUE(std::isfinite(far.Sum(item, h))) << d;
+    }
   }
 }
 

@@ -142,6 +142,37 @@ TEST_F(HalfLayer, AttentionOfPrompts) {
   }
 }
 
+// Queries beyond f16 are its largest, for every kernel; where they are two of f16, both are.
+TEST_F(HalfLayer, QueriesEndWhereHalvesDo) {
+  for (const int32_t d : {16, 64, 80, 256}) {
+    const HostLayer layer = Draw(kHeads, d, 90);
+    const int32_t rows = layer.len[1];
+    const std::vector<int32_t> bases(kHeads, 0);
+    const size_t n = static_cast<size_t>(rows * kHeads * kGroup * d);
+    std::vector<float> far = Random(n);
+    for (const auto& on : devices_) {
+      std::vector<float> ends = far;
+      const float most = on == devices_[0] ? 2 * 65504.0f : 65504.0f;
+      for (size_t i = 0; i < n; i += 37) {
+        far[i] = i % 2 == 0 ? 1e9f : -INFINITY;
+        ends[i] = i % 2 == 0 ? most : -most;
+      }
+      const auto attend = [&](const std::vector<float>& q) {
+        LayerBuffers kv;
+        on->Upload(layer, &kv);
+        const DeviceBuffer<float> queries = on->Upload(q), out = on->Upload(q);
+        const PromptAttentionArgs a{
+            kv.view(), {bases.data(), 0, rows}, kHeads * kGroup, 0, 0.3f, queries.at(), out.at(), {}, 0};
+        EXPECT_TRUE(on->device()->AttendPrompt(on->stream(), a).ok());
+        return on->Read(out.at(), out.size());
+      };
+      const std::vector<float> got = attend(far);
+      EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](float x) { return std::isfinite(x); })) << d;
+      EXPECT_EQ(got, attend(ends)) << d;
+    }
+  }
+}
+
 TEST_F(HalfLayer, Columns) {
   for (const int32_t d : {6, 64, 128, 256}) {
     const HostLayer layer = Draw(kHeads, d, 90);
@@ -303,6 +334,37 @@ TEST_F(HalfLayer, Pages) {
       return all;
     };
     ExpectSame(layer, through, "pages " + std::to_string(static_cast<int>(form.type)));
+  }
+}
+
+// Whoever writes them: a layer, what comes behind it, a ring.
+TEST_F(HalfLayer, PagesEndWhereHalvesDo) {
+  constexpr int32_t kD = 32, kEntries = 24;
+  HostLayer layer = Draw(kHeads, kD, kEntries), first = layer;
+  for (size_t i = 0; i < layer.keys.size(); i += 7) layer.keys[i] = 1e9f, layer.values[i] = -INFINITY;
+  first = layer, first.len = {10, 10};
+  for (const int32_t ring : {0, 6}) {
+    test::UniformLayout layout;
+    layout.n_kv_heads = kHeads, layout.group = kGroup, layout.head_dim = kD, layout.page_slots = 16;
+    layout.type = ring > 0 ? KvType::kInt8 : KvType::kF16, layout.quant_group = 32, layout.ring_slots = ring;
+    for (const auto& on : devices_) {
+      auto cache = std::move(KvCache::Create(layout.Make(), on->arenas()).value());
+      ASSERT_TRUE(on->Store(cache.get(), 0, first).ok());
+      ASSERT_TRUE(on->AppendFrom(cache.get(), 0, layer, first.len).ok());
+      const HostLayer out = on->Load(*cache, 0);
+      for (int32_t g = 0; g < kHeads; ++g) {
+        const int32_t len = out.len[static_cast<size_t>(g)];
+        ASSERT_EQ(len, layer.len[static_cast<size_t>(g)]);
+        for (int32_t i = ring > 0 ? len - ring + 1 : 0; i < len; ++i) {
+          for (int32_t j = 0; j < kD; ++j) {
+            const size_t at = layer.Entry(g, i) * kD + static_cast<size_t>(j),
+                         stored = out.Entry(g, i) * kD + static_cast<size_t>(j);
+            ASSERT_EQ(out.keys[stored], std::min(layer.keys[at], 65504.0f));
+            ASSERT_EQ(out.values[stored], std::max(layer.values[at], -65504.0f));
+          }
+        }
+      }
+    }
   }
 }
 

@@ -118,6 +118,10 @@ std::vector<OneInstruction> Others() {
       {"cvt.u32.u16 %r0, %r1;", {0x1ffff}, 0xffff},
       {"cvt.rn.f16x2.f32 %r0, %r1, %r2;", {one, Bits(-2)}, 0x3c00c000},  // the first is the upper half
       {"cvt.rn.bf16x2.f32 %r0, %r1, %r2;", {one, Bits(-2)}, 0x3f80c000},
+      {"cvt.rn.f16x2.f32 %r0, %r1, %r2;", {Bits(1e6f), Bits(-1e6f)}, 0x7c00fc00},
+      {"cvt.rn.satfinite.f16x2.f32 %r0, %r1, %r2;", {Bits(1e6f), Bits(-INFINITY)}, 0x7bfffbff},
+      {"cvt.rn.satfinite.f16x2.f32 %r0, %r1, %r2;", {one, Bits(65520)}, 0x3c007bff},
+      {"{ cvt.rn.satfinite.f16.f32 %rs1, %r1; cvt.f32.f16 %r0, %rs1; }", {Bits(1e6f)}, Bits(65504)},
       // 1280 * 1 - 1152, 1264 / 16 - 72.
       {"fma.rn.f16x2 %r0, %r1, %r2, %r3;", {0x64f06500, 0x2c003c00, 0xd480e480}, 0x47005800},
       {"{ cvt.rn.f16.f32 %rs1, %r1; cvt.f32.f16 %r0, %rs1; }", {Bits(1.0f + 0x1p-11f)}, one},

@@ -32,7 +32,7 @@ inline void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out, uin
       continue;
     }
     uint16_t half;
-    StoreF16N(&half, 1, Set(wanted < 65504.0f ? wanted : 65504.0f));
+    StoreF16N(&half, 1, Set(wanted < kMostF16 ? wanted : kMostF16));
     if (half == 0) half = 0x3c00;
     scales[g] = half;
     const F scale = SetF16(half);
@@ -96,7 +96,9 @@ inline void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void
     for (int64_t i = 0; i < count; i += kWidth) {
       const int m = count - i < kWidth ? static_cast<int>(count - i) : kWidth;
       const F value = m == kWidth ? Load(x + i) : LoadN(x + i, m);
-      f.type == KvType::kF16 ? StoreF16N(halves + i, m, value) : StoreBf16N(halves + i, m, value);
+      // The second of Min and Max is what is no number.
+      f.type == KvType::kF16 ? StoreF16N(halves + i, m, Max(Set(-kMostF16), Min(Set(kMostF16), value)))
+                             : StoreBf16N(halves + i, m, value);
     }
   }
 }

@@ -24,7 +24,7 @@ float LargestSize(const float* x, int32_t n, int64_t stride, float* spoilt) {
 }
 
 // In f16; the largest half where it would be infinite.
-uint16_t FiniteHalf(float scale) { return FloatToF16(scale < 65504.0f ? scale : 65504.0f); }
+uint16_t FiniteHalf(float scale) { return FloatToF16(scale < kMostF16 ? scale : kMostF16); }
 
 // The stored scale of one group of n elements, `stride` apart: max|x| / q_max; 1 where that is 0.
 uint16_t GroupScale(const float* x, int32_t n, int64_t stride, float q_max) {
@@ -117,7 +117,8 @@ void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out, 
       std::memcpy(out, x, sizeof(float) * static_cast<size_t>(count));
       return;
     case KvType::kF16:
-      for (int64_t i = 0; i < count; ++i) halves[i] = FloatToF16(x[i]);
+      for (int64_t i = 0; i < count; ++i)
+        halves[i] = FloatToF16(x[i] > kMostF16 ? kMostF16 : x[i] < -kMostF16 ? -kMostF16 : x[i]);
       return;
     case KvType::kBf16:
       for (int64_t i = 0; i < count; ++i) halves[i] = FloatToBf16(x[i]);

@@ -135,12 +135,13 @@ void FromHalf(Warp& w, const Instruction& i, uint32_t lanes) {
     out[l] = ToRaw<float>(kBrain ? Bf16ToFloat(half) : F16ToFloat(half));
   });
 }
-// One, or two of which the first becomes the upper half.
-template <bool kBrain>
+// One, or two of which the first becomes the upper half. kFinite: the largest of f16 for what is beyond it.
+template <bool kBrain, bool kFinite = false>
 void ToHalf(Warp& w, const Instruction& i, uint32_t lanes) {
   uint32_t* const out = SlotOf<uint32_t>(w, i.args[0]);
   const auto half = [&](const Arg& a, int l) {
-    const float x = FromRaw<float>(SlotOf<float>(w, a)[l]);
+    float x = FromRaw<float>(SlotOf<float>(w, a)[l]);
+    if (kFinite && std::fabs(x) > 65504) x = std::copysign(65504.0f, x);
     return uint32_t{kBrain ? FloatToBf16(x) : FloatToF16(x)};
   };
   const bool pair = i.n_args == 3;
@@ -222,6 +223,9 @@ Handler FindConversion(const Opcode& op, Instruction* i) {
   if (from == "f16" || from == "bf16")
     return to != "f32" ? nullptr : from == "f16" ? FromHalf<false> : FromHalf<true>;
   const std::string_view rounding = op.parts.size() > 3 ? op.parts[1] : "";
+  const bool finite = op.parts.size() == 5 && op.parts[2] == "satfinite";
+  if (finite && rounding == "rn" && from == "f32" && to == (i->n_args == 3 ? "f16x2" : "f16"))
+    return ToHalf<false, true>;
   if (op.parts.size() > 4) return nullptr;
   if (from == "f32" && rounding == "rn") {
     const bool pair = i->n_args == 3;
