@@ -19,14 +19,9 @@ struct AllocateInput;  // allocate.h
 enum class DecodeMode : uint8_t { kGrow = 0, kStep = 1, kReobserve = 2 };
 enum class PositionMode : uint8_t { kOriginal = 0, kInCache = 1 };
 
-// What must be recorded while a layer is prefilled.
-enum Needs : uint32_t {
-  kNeedsNothing = 0,
-  kNeedsWindow = 1,
-  kNeedsColumnSums = 2,
-  kNeedsHeadScores = 4,
-  kNeedsTable = 8
-};
+// What a part of a method wants beside keys and values: sums of attention over all rows of a prompt; scores
+// of heads; a table of slots.
+enum Needs : uint32_t { kNeedsNothing = 0, kNeedsColumnSums = 1, kNeedsHeadScores = 2, kNeedsTable = 4 };
 
 // Attention that a scorer accumulates in its side values, which merging can use: nothing; the sum, in 0; the
 // sum and, in 1, the rows it is over.
@@ -72,7 +67,7 @@ class OptionSpan {
 
 struct Scorer {
   const char* name;
-  uint32_t needs;
+  uint32_t needs;  // kNeedsColumnSums
   OptionSpan options;
   // Protected part for an average budget of `budget` slots.
   Protected (*protect)(const Policy& policy, int32_t budget);
@@ -122,7 +117,6 @@ struct Allocator {
 // What happens to the values of entries that are not kept.
 struct Reducer {
   const char* name;
-  uint32_t needs;
   std::initializer_list<OptionId> options;
   // Null: they go. The accumulated attention of every entry is then wanted: the scorer's side values, or
   // others.

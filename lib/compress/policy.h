@@ -58,7 +58,7 @@ struct Policy {
   bool compresses_once() const {    // what comes behind a compressed prompt is kept whole
     return !keeps_all() && scorer->reading != nullptr && Flag(OptionId::kOnce);
   }
-  bool parts_want_head_scores() const;  // its scorer, allocator or reducer
+  bool parts_want_head_scores() const;  // its allocator
   bool wants_head_scores() const;       // these, or its heads' precisions
   bool endless() const {                // positions are counted in slots, of which there are never more
     return !keeps_all() && decode == DecodeMode::kStep && positions == PositionMode::kInCache;

@@ -335,7 +335,7 @@ bool Policy::merges_small_codes() const {
 }
 
 bool Policy::parts_want_head_scores() const {
-  return !keeps_all() && ((scorer->needs | allocator->needs | reducer->needs) & kNeedsHeadScores) != 0;
+  return !keeps_all() && (allocator->needs & kNeedsHeadScores) != 0;
 }
 
 bool Policy::wants_head_scores() const {

@@ -215,8 +215,6 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
   w.shape.norm_eps = static_cast<float>(config.norm_eps);
   w.shape.n_experts = config.n_experts, w.shape.n_chosen = config.n_chosen;
   w.shape.layer_norms = config.layer_norms, w.shape.parallel_blocks = config.parallel_blocks;
-  w.shape.attention_sinks = config.attention_sinks;
-  w.shape.clamped_activation = config.activation == Activation::kClampedSwiglu;
   KVC_RETURN_IF_ERROR(device->Supports(w.shape));
   Preparer p(tensors, place, -1);
   p.Fill({TensorRole::kEmbedding}, {}, &w.embedding,

@@ -74,7 +74,6 @@ struct NetworkShape {
   // A mixture of experts, each with ffn; a token's feed-forward part is what its chosen ones give, by weights
   // that are the softmax over all logits of the router. 0: one feed-forward part, of all tokens.
   int32_t n_experts = 0, n_chosen = 0;
-  bool attention_sinks = false, clamped_activation = false;
   bool layer_norms = false;      // every norm takes the mean off; those with a bias in LayerMatrices add it
   bool parallel_blocks = false;  // the feed-forward part reads x as it was before the attention's output
   // Of some matrix that every row meets: f16 or bf16; codes; of those q4_k, or with a scale for fewer than 32

@@ -22,7 +22,6 @@ bool BySteps(const Policy& policy) {
 }  // namespace
 
 constexpr Reducer kReducerCam = {"cam",
-                                 kNeedsColumnSums,
                                  {OptionId::kMergeBudget, OptionId::kCamExpected, OptionId::kCamDenominator,
                                   OptionId::kCamPrefill, OptionId::kSeed, OptionId::kSequence},
                                  Merge,

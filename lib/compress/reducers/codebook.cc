@@ -6,7 +6,6 @@ namespace kvc {
 
 constexpr Reducer kReducerCodebook = {
     "codebook",
-    kNeedsNothing,
     {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail, OptionId::kSpindleScope, OptionId::kSpindleCode,
      OptionId::kSpindleMagnitude, OptionId::kSpindleMaxBytes},
     nullptr,

@@ -3,6 +3,6 @@
 
 namespace kvc {
 
-constexpr Reducer kReducerEvict = {"evict", kNeedsNothing, {}};
+constexpr Reducer kReducerEvict = {"evict", {}};
 
 }  // namespace kvc

@@ -5,6 +5,6 @@
 
 namespace kvc {
 
-constexpr Reducer kReducerRest = {"rest", kNeedsNothing, {}, nullptr, MergeKind::kIntoRest};
+constexpr Reducer kReducerRest = {"rest", {}, nullptr, MergeKind::kIntoRest};
 
 }  // namespace kvc

@@ -15,9 +15,11 @@ bool BySteps(const Policy& policy) {
 
 }  // namespace
 
-constexpr Reducer kReducerWeighted = {
-    "weighted",           kNeedsColumnSums, {OptionId::kWkvMerge, OptionId::kWkvPrefill}, Merge,
-    MergeKind::kIntoNext,
-    /*codebook=*/false,   BySteps};
+constexpr Reducer kReducerWeighted = {"weighted",
+                                      {OptionId::kWkvMerge, OptionId::kWkvPrefill},
+                                      Merge,
+                                      MergeKind::kIntoNext,
+                                      /*codebook=*/false,
+                                      BySteps};
 
 }  // namespace kvc

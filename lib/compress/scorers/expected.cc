@@ -23,7 +23,7 @@ void Program(const Policy& policy, int32_t, ScoreProgram* p) {
 }
 
 constexpr Scorer Row() {
-  Scorer row{"expected", kNeedsWindow, kOptions, Protect, Program};
+  Scorer row{"expected", kNeedsNothing, kOptions, Protect, Program};
   row.window_rows = Rows;
   return row;
 }

@@ -23,7 +23,7 @@ void Step(const Policy&, StepScoring* step) {
 }
 
 constexpr Scorer Row() {
-  Scorer row{"last_row", kNeedsWindow, kOptions, Protect, Program};
+  Scorer row{"last_row", kNeedsNothing, kOptions, Protect, Program};
   row.window_rows = Rows;
   row.step = Step;
   row.one_set = OneSet;

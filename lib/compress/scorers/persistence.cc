@@ -72,7 +72,7 @@ Status CheckSlots(const Policy& policy, int32_t budget) {
 }
 
 constexpr Scorer Row() {
-  Scorer row{"persistence", kNeedsWindow, kOptions, Protect, Program};
+  Scorer row{"persistence", kNeedsNothing, kOptions, Protect, Program};
   row.n_aux = AuxCount;
   row.window_rows = Rows;
   row.select = Select;

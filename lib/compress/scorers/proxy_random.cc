@@ -35,7 +35,7 @@ void Select(const Policy& policy, SelectRule* rule) {
 }
 
 constexpr Scorer Row() {
-  Scorer row{"proxy_random", kNeedsWindow, kOptions, Protect, Program};
+  Scorer row{"proxy_random", kNeedsNothing, kOptions, Protect, Program};
   row.window_rows = Rows;
   row.select = Select;
   row.incomparable = "splits by scores, and the sampled part of scorer proxy_random has no share in them";

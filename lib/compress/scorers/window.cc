@@ -34,7 +34,7 @@ void Program(const Policy& policy, int32_t, ScoreProgram* p) {
 }
 
 constexpr Scorer Row() {
-  Scorer row{"window", kNeedsWindow, kOptions, ProtectWindow, Program};
+  Scorer row{"window", kNeedsNothing, kOptions, ProtectWindow, Program};
   row.window_rows = WindowRows;
   row.residual = WindowResidual;
   row.can_reobserve = true;

@@ -40,7 +40,7 @@ void Program(const Policy& policy, int32_t, ScoreProgram* p) {
 }
 
 constexpr Scorer Row() {
-  Scorer row{"window_accum", kNeedsWindow | kNeedsColumnSums, kOptions, ProtectWindow, Program};
+  Scorer row{"window_accum", kNeedsColumnSums, kOptions, ProtectWindow, Program};
   row.n_aux = AuxCount;
   row.window_rows = WindowRows;
   return row;

@@ -16,7 +16,7 @@ void Program(const Policy& policy, int32_t, ScoreProgram* p) {
 }
 
 constexpr Scorer Row() {
-  Scorer row{"window_qhead", kNeedsWindow, kOptions, ProtectWindow, Program};
+  Scorer row{"window_qhead", kNeedsNothing, kOptions, ProtectWindow, Program};
   row.window_rows = WindowRows;
   row.per_query_head = true;
   return row;

@@ -21,7 +21,7 @@ void Program(const Policy& policy, int32_t, ScoreProgram* p) {
 }
 
 constexpr Scorer Row() {
-  Scorer row{"window_ramp", kNeedsWindow, kOptions, ProtectWindow, Program};
+  Scorer row{"window_ramp", kNeedsNothing, kOptions, ProtectWindow, Program};
   row.window_rows = Rows;
   row.one_set = OneSet;
   return row;

@@ -60,7 +60,7 @@ void Step(const Policy& policy, StepScoring* step) {
 }
 
 constexpr Scorer Row() {
-  Scorer row{"window_sg_value", kNeedsWindow, kOptions, Protect, Program};
+  Scorer row{"window_sg_value", kNeedsNothing, kOptions, Protect, Program};
   row.n_aux = AuxCount;
   row.window_rows = Rows;
   row.step = Step;
