@@ -413,7 +413,9 @@ class Wave {
     float m, inverse;  // the greatest logit, 1 over the sum of exponentials, 0 where nothing is seen
     float nobodys;     // what the sink has of it
   };
-  Joined JoinedOf(int32_t r, int32_t g, int32_t j) const {
+  // add(part, e): of every segment in which something is seen, in order; e is its share before `inverse`.
+  template <typename F>
+  Joined JoinedOf(int32_t r, int32_t g, int32_t j, F&& add) const {
     const StepScratch::HeadTask& task = Task(r, g);
     const float none = -std::numeric_limits<float>::infinity(),
                 sink = a_.sinks ? Raw(a_.sinks)[g * group_ + j] : none;
@@ -423,7 +425,10 @@ class Wave {
     float l = of_sink;
     for (int32_t i = 0; i < task.n_items; ++i) {
       const float* part = Partial(task.first_item + i);
-      if (part[group_ + j] != 0.0f) l += std::exp(part[j] - m) * part[group_ + j];
+      if (part[group_ + j] == 0.0f) continue;
+      const float e = std::exp(part[j] - m);
+      l += e * part[group_ + j];
+      add(part, e);
     }
     const float inverse = l > 0 ? 1.0f / l : 0.0f;
     return {l > 0 ? m : 0, inverse, of_sink * inverse};
@@ -431,17 +436,13 @@ class Wave {
 
   // Joins the segments of one head in order and turns logits into probabilities.
   void Join(int32_t r, int32_t g) const {
-    const StepScratch::HeadTask& task = Task(r, g);
     const HeadPages pages = Pages(r, g);
     for (int32_t j = 0; j < group_; ++j) {
-      const Joined all = JoinedOf(r, g, j);
       float* out = Raw(a_.out) + (int64_t{r} * a_.n_heads + g * group_ + j) * d_;
       std::fill(out, out + d_, 0.0f);
-      for (int32_t i = 0; i < task.n_items; ++i) {
-        const float* part = Partial(task.first_item + i);
-        if (part[group_ + j] == 0.0f) continue;
-        kernels_.axpy(std::exp(part[j] - all.m), part + 2 * group_ + int64_t{j} * d_, d_, out);
-      }
+      const Joined all = JoinedOf(r, g, j, [&](const float* part, float e) {
+        kernels_.axpy(e, part + 2 * group_ + int64_t{j} * d_, d_, out);
+      });
       for (int32_t x = 0; x < d_; ++x) out[x] *= all.inverse;
       if (!WantsAttention(r)) continue;
       float* p = Attention(r, g * group_ + j);
@@ -458,7 +459,7 @@ class Wave {
     const HeadPages pages = Pages(r, g);
     for (int32_t j = 0; j < group_; ++j) {
       float* p = Attention(r, g * group_ + j);
-      const float nobodys = JoinedOf(r, g, j).nobodys;
+      const float nobodys = JoinedOf(r, g, j, [](const float*, float) {}).nobodys;
       double sum = nobodys > 0 ? static_cast<double>(std::pow(nobodys, gain)) : 0;
       pages.ForSpans([&](int32_t first, int32_t n) {
         for (int32_t i = first; i < first + n; ++i)
