@@ -18,6 +18,7 @@ struct Neighbours {
   KVC_DEVICE const float* Row(int t) const { return x + static_cast<int64_t>(t) * cols; }
   KVC_DEVICE int32_t FirstRow(const Part&) const { return 0; }
   KVC_DEVICE bool Has(int) const { return true; }
+  static constexpr bool kMeetsOffsets = true;  // weights of q4_k
 };
 // Those of one expert; where they are fewer the last one takes the place of the others.
 template <int N>
@@ -27,6 +28,7 @@ struct Gathered {
   KVC_DEVICE const float* Row(int t) const { return x[t]; }
   KVC_DEVICE int32_t FirstRow(const Part& w) const { return expert * w.rows; }
   KVC_DEVICE bool Has(int t) const { return t < n; }
+  static constexpr bool kMeetsOffsets = false;  // prepare.cc makes int8 of them
 };
 
 // r0: among the rows of all matrices of the part. Four columns at a time are taken to all rows and tokens, so
@@ -98,7 +100,8 @@ KVC_DEVICE void RowsOfBlock(const Product& p, const X& x) {
     case WeightType::kInt4:
       return RowsOf<WeightType::kInt4, N>(p, w, row, x);
     case WeightType::kQ4K:
-      return RowsOf<WeightType::kQ4K, N>(p, w, row, x);
+      if constexpr (X::kMeetsOffsets) RowsOf<WeightType::kQ4K, N>(p, w, row, x);
+      return;
     case WeightType::kBf16:
     case WeightType::kQ6K:
       return;  // prepare.cc makes others of them
