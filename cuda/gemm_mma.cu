@@ -356,13 +356,17 @@ cudaError_t LaunchForm(const Product& p, int32_t blocks, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(TileBlocks(p, F::kTokens)));
   return KVC_LAUNCH(gemm_mma<F>, grid, dim3(kThreads), kSharedOf<F>, stream, p);
 }
+// Whether every multiprocessor has a block of 128 tokens, which moves less through shared memory than two
+// of 64.
+bool FillsWithMany(const Product& p, int32_t blocks, CudaStream& stream) {
+  return int64_t{blocks} * TileBlocks(p, kManyTokens) >= stream.traits().multiprocessors;
+}
 template <WeightType T, bool kRounds>
 cudaError_t LaunchMma(Product p, CudaStream& stream) {
   const int32_t blocks = NumberBlocks(&p, kRows);
   if (p.tiles != nullptr) return LaunchForm<Form<T, kRounds, true, kFewTokens>>(p, blocks, stream);
   if constexpr (kHasMany<T, kRounds>) {
-    // Where every multiprocessor has such a block.
-    if (int64_t{blocks} * TileBlocks(p, kManyTokens) >= stream.traits().multiprocessors)
+    if (FillsWithMany(p, blocks, stream))
       return LaunchForm<Form<T, kRounds, false, kManyTokens>>(p, blocks, stream);
   }
   return LaunchForm<Form<T, kRounds, false, kFewTokens>>(p, blocks, stream);
@@ -372,11 +376,10 @@ cudaError_t LaunchType(const Product& p, CudaStream& stream) {
   return p.halves.low == nullptr ? LaunchMma<T, true>(p, stream) : LaunchMma<T, false>(p, stream);
 }
 
-// Of f16, and more rows than a block of gemm_few has, every multiprocessor has a block of 128 tokens, which
-// moves less through shared memory than two of 64.
+// Of what gemm_few has too: f16, and more rows than its block has.
 bool HasMany(Product p, WeightType form, CudaStream& stream) {
   return form == WeightType::kF16 && p.halves.low == nullptr && p.tiles == nullptr && p.n > kFewTokens &&
-         int64_t{NumberBlocks(&p, kRows)} * TileBlocks(p, kManyTokens) >= stream.traits().multiprocessors;
+         FillsWithMany(p, NumberBlocks(&p, kRows), stream);
 }
 
 }  // namespace
