@@ -51,6 +51,20 @@ foreach(language java csharp go python)
   install(FILES ${bindings}/${language}/typemaps.i DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc/bindings/${language})
 endforeach()
 
+# The links of the documents were written for the sources. What is where, the first that has it counts:
+set(data ${CMAKE_INSTALL_DATADIR}/kvc)
+set(places . ${CMAKE_INSTALL_DOCDIR} samples ${data}/samples include ${CMAKE_INSTALL_INCLUDEDIR}
+  bindings ${data}/bindings models ${data})
+set(arguments "")
+while(places)
+  list(POP_FRONT places from to)
+  cmake_path(ABSOLUTE_PATH to BASE_DIRECTORY "\${CMAKE_INSTALL_PREFIX}")
+  string(APPEND arguments " ${from} \"\$ENV{DESTDIR}${to}\"")
+endwhile()
+install(CODE "execute_process(COMMAND \"\${CMAKE_COMMAND}\" -P
+  [=[${CMAKE_CURRENT_LIST_DIR}/installed_links.cmake]=]${arguments}
+  COMMAND_ERROR_IS_FATAL ANY)")
+
 install(EXPORT kvcTargets NAMESPACE kvc:: DESTINATION ${KVC_CMAKE_DIR})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/kvcConfig.cmake.in ${PROJECT_BINARY_DIR}/kvcConfig.cmake
   INSTALL_DESTINATION ${KVC_CMAKE_DIR} NO_SET_AND_CHECK_MACRO)

@@ -46,6 +46,7 @@ CONTENTS = [
     ("libkvc-dev", r"include/|lib/[^/]+/(libkvc\.(so|a)$|pkgconfig/|cmake/)|share/kvc/|share/gocode/"),
     ("libkvc-dev", r"share/doc/kvc/"),
 ]
+SAMPLES, EXAMPLES = "share/kvc/samples", "examples"  # below /usr, and below the folder of documents
 OVERRIDES = {  # PCRE2 and utf8proc are inside on purpose: no clash with a program's own, one file on a device
     "libkvc0": "embedded-library",
     "libkvc-dev": None,
@@ -127,12 +128,18 @@ def split(tree, folders, libdir):
         path = os.path.join(folders[owner], target)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         shutil.move(os.path.join(tree, name), path)
-    samples = os.path.join(folders["libkvc-dev"], "usr/share/kvc/samples")
+    samples = os.path.join(folders["libkvc-dev"], "usr", SAMPLES)
     if os.path.isdir(samples):
-        shutil.move(samples, os.path.join(folders["libkvc-dev"], "usr/share/doc/libkvc-dev/examples"))
+        shutil.move(samples, os.path.join(folders["libkvc-dev"], "usr/share/doc/libkvc-dev", EXAMPLES))
     link = os.path.join(folders["libkvc-dev"], "usr", libdir, "libkvc.so")
     if not os.path.islink(link):
         sys.exit(f"deb.py: {link} is no link")
+
+
+def mend_links(usr, doc):
+    """The links of the documents were written for the installed tree, which has the samples elsewhere."""
+    package.run("cmake", "-P", os.path.join(package.ROOT, "cmake/installed_links.cmake"),
+                "share/doc/kvc", doc, SAMPLES, os.path.join(doc, EXAMPLES), ".", usr)
 
 
 def finish(name, folder, architecture, debian_version, upstream):
@@ -147,6 +154,7 @@ def finish(name, folder, architecture, debian_version, upstream):
     os.remove(os.path.join(doc, "LICENSE"))  # /usr/share/common-licenses has it, copyright says so
     # It has the hash of the library: packages of two architectures may share a path only where they share the file.
     os.rename(os.path.join(doc, "sbom.spdx.json"), os.path.join(doc, f"sbom.{architecture}.spdx.json"))
+    mend_links(os.path.join(folder, "usr"), doc)
     if OVERRIDES[name]:
         write_text(os.path.join(folder, "usr/share/lintian/overrides", name), f"{name}: {OVERRIDES[name]}\n")
     for place, folders, files in os.walk(folder):

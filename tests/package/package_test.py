@@ -112,6 +112,23 @@ def check_meta(folder, name, inside):
            f"{folder}: the parts are {[part['name'] for part in packages]}")
 
 
+def check_links(prefix):
+    """Every relative link of the documents below share leads to a file or folder there; returns them by document."""
+    share, found, lost = os.path.join(prefix, "share"), {}, []
+    for folder, _, names in os.walk(share):
+        for name in (name for name in names if name.endswith(".md")):
+            path = os.path.join(folder, name)
+            with open(path, encoding="utf-8") as file:
+                prose = re.sub(r"^```.*?^```", "", file.read(), flags=re.M | re.S)
+            links = [link for link in re.findall(r"\]\(([^)]+)\)", prose) if not re.match(r"[a-z]+:|#", link)]
+            lost += [f"{path}: {link}" for link in links
+                     if not os.path.exists(os.path.join(folder, link.partition("#")[0]))]
+            found[os.path.relpath(path, share)] = set(links)
+    expect(not lost, "\n".join([*lost, f"{len(lost)} links lead nowhere"]))
+    print(f"{len(found)} documents, {sum(map(len, found.values()))} links")
+    return found
+
+
 def test_install(at):
     share = os.path.join(at.prefix, "share")
     check_meta(os.path.join(share, "doc/kvc"), "libkvc",
@@ -122,12 +139,12 @@ def test_install(at):
     for path in ("doc/kvc/README.md", "doc/kvc/docs/porting.md", "kvc/samples/c/run.c", "kvc/kvc_model.fbs",
                  "kvc/samples/android/build.gradle.kts", "kvc/samples/android/app/build.gradle.kts"):
         expect(os.path.exists(os.path.join(share, path)), f"share/{path} is not installed")
-    for folder, _, names in os.walk(os.path.join(share, "doc/kvc")):
-        for name in (name for name in names if name.endswith(".md")):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                pictures = re.findall(r"!\[[^\]]*\]\(([^):]+)\)", file.read())
-            lost = [picture for picture in pictures if not os.path.exists(os.path.join(folder, picture))]
-            expect(not lost, f"{name}: {lost} is not installed")
+    readme = check_links(at.prefix)["doc/kvc/README.md"]
+    for link in ("docs/sessions.md", "docs/methods.md#which-policy", "docs/report.png", "../../kvc/samples/c/run.c",
+                 "../../kvc/samples", "../../../include/kvc/kvc.h", "../../kvc/bindings/kvc.i"):
+        expect(link in readme, f"README.md has no link to {link}: {sorted(readme)}")
+    with open(os.path.join(share, "doc/kvc/README.md"), encoding="utf-8") as file:
+        expect("runs in all of them (tests/bindings)." in file.read(), "what is not installed is not plain text")
     mpi = [name for name in needed(at.kvc) if "mpi" in name]
     expect(not mpi, f"kvc needs {mpi}")
     foreign = [name for name in needed(os.path.join(at.libraries, "libkvc.so")) if not C_LIBRARY.match(name)]
@@ -416,6 +433,8 @@ def test_debs(at):
                      if not filecmp.cmp(os.path.join(folder, path), os.path.join(arm[name], path), shallow=False)]
         expect(common and not different, f"{name}: dpkg refuses a second architecture for {different}")
         print(f"{name}: {len(common)} files are shared")
+    links = check_links(os.path.join(amd["libkvc-dev"], "usr"))
+    expect("../examples/c/run.c" in links["doc/libkvc-dev/docs/c.md"], "the samples of the package are not linked to")
 
 
 def main():
