@@ -129,6 +129,7 @@ type handle struct {
 	free   func(uintptr)
 	cancel func(uintptr) error // may be nil
 	memory []byte              // that the library reads while this is open; for who uses it
+	unpin  func()              // may be nil
 }
 
 // use gives the native handle, and done must follow; or ErrClosed. It waits for nobody: a caller that uses the handle
@@ -169,7 +170,10 @@ func (h *handle) close() {
 	h.using.Lock()
 	defer h.using.Unlock()
 	h.free(h.native)
-	h.native, h.memory = 0, nil
+	if h.unpin != nil {
+		h.unpin()
+	}
+	h.native, h.memory, h.unpin = 0, nil, nil
 }
 
 // begin is the part of close that waits for nobody, or false where it has been.

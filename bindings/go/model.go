@@ -102,13 +102,16 @@ func OpenModelMemory(data []byte, options *ModelOptions) (*Model, error) {
 		begin := (alignment - int(uintptr(unsafe.Pointer(&whole[0]))%alignment)) % alignment
 		data = whole[begin : begin+copy(whole[begin:], data)]
 	}
+	unpin := pin(data)
 	m, err := options.open(func(device *byte, params flat.Kvc_model_params, out *uintptr) error {
 		return flat.Kvc_model_open_memory(data, device, params, out)
 	})
-	if err == nil {
-		m.h.memory = data
+	if err != nil {
+		unpin()
+		return nil, err
 	}
-	return m, err
+	m.h.memory, m.h.unpin = data, unpin
+	return m, nil
 }
 
 func (m *Model) handle() *handle {

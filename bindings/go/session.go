@@ -98,7 +98,7 @@ func (m *Model) withPolicy(policy *Policy, options *SessionOptions,
 // newSession is for calls on from, whose memory the session reads too.
 func newSession(native uintptr, model *Model, from *handle) *Session {
 	s := &Session{model: model, out: &outputs{}, h: &handle{native: native, free: flat.Kvc_session_close,
-		cancel: flat.Kvc_session_cancel, memory: from.memory}}
+		cancel: flat.Kvc_session_cancel, memory: from.memory, unpin: pin(from.memory)}}
 	closeWhenUnused(s, s.h)
 	return s
 }

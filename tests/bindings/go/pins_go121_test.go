@@ -1,0 +1,5 @@
+//go:build go1.21
+
+package tests
+
+const canPin = true
