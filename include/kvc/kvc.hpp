@@ -13,6 +13,7 @@
 #ifndef KVC_KVC_HPP
 #define KVC_KVC_HPP
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -94,6 +95,17 @@ Container buffer(Call&& call) {
   out.resize(static_cast<std::size_t>(n));
   return out;
 }
+
+// How the prompts of a model are tokenized, -1: not known yet. Several threads may find it out.
+struct PromptFlags {
+  PromptFlags() : flags(-1) {}
+  PromptFlags(PromptFlags&& from) noexcept : flags(from.flags.load()) {}
+  PromptFlags& operator=(PromptFlags&& from) noexcept {
+    flags = from.flags.load();
+    return *this;
+  }
+  std::atomic<int32_t> flags;
+};
 
 struct Close {
   void operator()(kvc_model* p) const { kvc_model_close(p); }
@@ -253,9 +265,14 @@ class Model {
   // Of a text that begins a session, with BOS before it where the model wants one, which KVC_ADD_BOS does
   // not ask.
   Tokens prompt(const std::string& text) const {
-    const std::string about = describe();  // written by the library; inside its strings each quote is escaped
-    if (last_status() != KVC_OK) return Tokens();
-    return tokenize(text, about.find("\"add_bos\":false") == std::string::npos ? KVC_ADD_BOS : 0);
+    int32_t flags = begins_.flags;
+    if (flags < 0) {
+      const std::string about =
+          describe();  // written by the library; inside its strings each quote is escaped
+      if (last_status() != KVC_OK) return Tokens();
+      begins_.flags = flags = about.find("\"add_bos\":false") == std::string::npos ? KVC_ADD_BOS : 0;
+    }
+    return tokenize(text, flags);
   }
   std::string detokenize(const Tokens& tokens) const {
     return detail::buffer<std::string>([&](char* out, int32_t cap, int32_t* n) {
@@ -290,6 +307,7 @@ class Model {
     return p;
   }
   std::unique_ptr<kvc_model, detail::Close> handle_;
+  mutable detail::PromptFlags begins_;
 };
 
 // Opens models while other threads ask progress() and may cancel().

@@ -1,14 +1,26 @@
 // kvc.hpp with a model: what a program should not do, and what happens to it. Usage: cpp_misuse MODEL NO_BOS
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <iterator>
+#include <thread>
 #include <vector>
 
+#include "kvc/kvc.h"
+
+static std::atomic<int> n_described{0};  // calls of kvc.hpp
+
+static kvc_status CountedDescribe(const kvc_model* model, char* json, int32_t cap_json, int32_t* n_out) {
+  ++n_described;
+  return kvc_model_describe(model, json, cap_json, n_out);
+}
+#define kvc_model_describe CountedDescribe
 #include "kvc/kvc.hpp"
+#undef kvc_model_describe
 
 namespace {
 
@@ -84,13 +96,27 @@ void MovedAway(const kvc::Model& model) {
 }
 
 // NO_BOS was trained without the token that ADD_BOS puts before a text whatever the model.
-void Prompts(const kvc::Model& model, const std::string& no_bos_path) {
+void Prompts(const kvc::Model& model, const std::string& model_path, const std::string& no_bos_path) {
   const std::string text = "Once upon a time";
   Expect(model.prompt(text) == model.tokenize(text, KVC_ADD_BOS), "a prompt begins with BOS");
   Expect(model.prompt("").size() == 1, "and so does nothing");
   const kvc::Model no_bos(no_bos_path);
   Expect(no_bos.tokenize(text, KVC_ADD_BOS).size() == no_bos.tokenize(text).size() + 1, "there is one");
   Expect(no_bos.prompt(text) == no_bos.tokenize(text), "but this model does not want it");
+  n_described = 0;
+  kvc::Model moved(no_bos_path);
+  std::thread others[2];
+  for (std::thread& other : others)
+    other = std::thread([&] { Expect(moved.prompt(text) == no_bos.tokenize(text), "several threads ask"); });
+  for (std::thread& other : others) other.join();
+  Expect(n_described >= 1, "somebody asked the library");
+  n_described = 0;
+  kvc::Model here(std::move(moved));
+  Expect(here.prompt(text) == no_bos.tokenize(text), "the same without asking again");
+  moved = std::move(here);
+  Expect(moved.prompt(text) == no_bos.tokenize(text) && n_described == 0, "and where it moves");
+  moved = kvc::Model(model_path);
+  Expect(moved.prompt(text) == model.prompt(text), "another model has its own");
 }
 
 // Whatever a model comes from, all that kvc_model_params holds counts.
@@ -136,7 +162,7 @@ int main(int argc, char** argv) {
   kvc::Session session(model);
   session.prefill(prompt);
   Names(argv[1], model, session);
-  Prompts(model, argv[2]);
+  Prompts(model, argv[1], argv[2]);
   EmptyArrays(model, session);
   Exceptions(model, prompt);
   MovedAway(model);
