@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <iterator>
 #include <system_error>
 
+#include "models/convert/size_text.h"
 #include "tools/files.h"
 #include "tools/model_cache.h"
 
@@ -85,38 +85,11 @@ void RefuseUnless(bool has_effect, const CLI::App& app, const std::string& optio
 
 // As budget_bytes of a policy has them (docs/methods.md 1.1).
 int64_t ParseBytes(const std::string& text) {
-  struct Unit {
-    const char* name;
-    double factor;
-  };
-  constexpr Unit kUnits[] = {{"", 1},
-                             {"B", 1},
-                             {"K", 1024.0},
-                             {"KiB", 1024.0},
-                             {"kB", 1e3},
-                             {"KB", 1e3},
-                             {"M", 1048576.0},
-                             {"MiB", 1048576.0},
-                             {"MB", 1e6},
-                             {"G", 1073741824.0},
-                             {"GiB", 1073741824.0},
-                             {"GB", 1e9},
-                             {"T", 1099511627776.0},
-                             {"TiB", 1099511627776.0},
-                             {"TB", 1e12}};
-  const size_t digits = std::min(text.find_first_not_of("0123456789.e"), text.size());
-  const size_t unit = std::min(text.find_first_not_of(' ', digits), text.size());
-  char* end = nullptr;
-  const std::string number = text.substr(0, digits);
-  const double value = std::strtod(number.c_str(), &end);
-  const auto* found = std::find_if(std::begin(kUnits), std::end(kUnits),
-                                   [&](const Unit& u) { return text.substr(unit) == u.name; });
-  if (number.empty() || *end != '\0' || found == std::end(kUnits) || !(value * found->factor <= 9e18)) {
+  double value = 0;
+  if (!ReadSize(text, &value) || std::signbit(value) || value > 9e18)
     throw UsageError("\"" + text + "\" is no size; write for example 512MiB, 2GiB, 100KB or 65536");
-  }
-  const int64_t n_bytes = std::llround(value * found->factor);
-  if (n_bytes == 0 && value > 0) throw UsageError("\"" + text + "\" is less than a byte");
-  return n_bytes;
+  if (value > 0 && value < 1) throw UsageError("\"" + text + "\" is less than a byte");
+  return static_cast<int64_t>(value);
 }
 
 void AddBytesOption(CLI::App* app, const std::string& name, int64_t* n_bytes, const std::string& help) {

@@ -71,9 +71,12 @@ TEST(ToolUsage, Sizes) {
                                                                                 {"100000kB", 100000000},
                                                                                 {"90000KiB", 92160000},
                                                                                 {"1e9", 1000000000},
+                                                                                {"1E9", 1000000000},
+                                                                                {" 1.5 GiB ", 1610612736},
                                                                                 {"2G", 2147483648}})
     EXPECT_EQ(limit(text), bytes) << text;
-  for (const char* text : {"1e", "e6", "5E6", "-5", "1e400"})
+  for (const char* text :
+       {"", "1e", "e6", "-5", "-0", "1e400", "1e308T", "9.1e18", "0.9", "G", "5 X", "+5", "0x10"})
     EXPECT_EQ(RunKvc({"plan", KVC_RECALL, "--context", "100", "--memory-limit", text}).exit_code, 2) << text;
 }
 
