@@ -8,6 +8,12 @@ install(TARGETS kvc kvc_archive EXPORT kvcTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET kvc_tool)
   install(TARGETS kvc_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  # As kvc completion writes them, which a test holds them to: a build for another machine cannot run its own.
+  set(shell ${PROJECT_SOURCE_DIR}/tools/shell)
+  install(FILES ${shell}/kvc.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${shell}/kvc.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME kvc)
+  install(FILES ${shell}/_kvc DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${shell}/kvc.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
 if(TARGET kvc_mpi)
   install(TARGETS kvc_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/kvc)

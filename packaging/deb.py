@@ -12,7 +12,6 @@ import sys
 
 import archive
 import check_elf
-import emulate
 import package
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -41,7 +40,7 @@ DESCRIPTIONS = {
 }
 # What goes where, below /usr; the rest of the installed tree is an error, so that nothing is forgotten.
 CONTENTS = [
-    ("kvc-tools", r"bin/kvc$"),
+    ("kvc-tools", r"bin/kvc$|share/(man|bash-completion|zsh|fish)/"),
     ("libkvc0", r"lib/[^/]+/libkvc\.so\.[0-9.]+$"),
     ("libkvc-dev", r"include/|lib/[^/]+/(libkvc\.(so|a)$|pkgconfig/|cmake/)|share/kvc/|share/gocode/"),
     ("libkvc-dev", r"share/doc/kvc/"),
@@ -83,18 +82,6 @@ def copyright_text():
             " /usr/share/common-licenses/Apache-2.0.\nComment:\n" + lines)
 
 
-def man_page(kvc, version, run):
-    """kvc(1) from what the program says of itself."""
-    text = run([kvc, "--help"])
-    escaped = "".join(re.sub(r"^([.'])", r"\\&\1", line.replace("\\", "\\e").replace("-", "\\-")) + "\n"
-                      for line in text.splitlines())
-    day = datetime.datetime.fromtimestamp(archive.source_date(), datetime.timezone.utc).strftime("%Y\\-%m\\-%d")
-    return (f'.TH KVC 1 "{day}" "kvc {version}" "User Commands"\n.SH NAME\n'
-            "kvc \\- run language models on a compressed KV cache\n.SH SYNOPSIS\n.B kvc\n.I COMMAND\n"
-            "[\\fIOPTIONS\\fR]\n.SH DESCRIPTION\n.nf\n" + escaped + ".fi\n.SH SEE ALSO\n"
-            "Every command explains itself: \\fBkvc\\fR \\fICOMMAND\\fR \\fB\\-\\-help\\fR\n")
-
-
 def control(name, architecture, version, installed_kib, depends):
     section, summary, text = DESCRIPTIONS[name]
     multi = "Multi-Arch: same\n" if name.startswith("lib") else ""
@@ -125,9 +112,15 @@ def split(tree, folders, libdir):
             if os.path.basename(name) in ("LICENSE", "NOTICE", "sbom.spdx.json", "CHANGELOG.md"):
                 continue
             target = "usr/share/doc/libkvc-dev/" + name[len("share/doc/kvc/"):]
+        # Where Debian's zsh looks.
+        target = target.replace("share/zsh/site-functions/", "share/zsh/vendor-completions/")
         path = os.path.join(folders[owner], target)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         shutil.move(os.path.join(tree, name), path)
+        if name.startswith("share/man/"):
+            with open(path, encoding="utf-8") as file:
+                write_gzip(path + ".gz", file.read())
+            os.remove(path)
     samples = os.path.join(folders["libkvc-dev"], "usr", SAMPLES)
     if os.path.isdir(samples):
         shutil.move(samples, os.path.join(folders["libkvc-dev"], "usr/share/doc/libkvc-dev", EXAMPLES))
@@ -197,9 +190,6 @@ def make(architecture, toolchain, triplet):
     if problems:
         sys.exit("\n".join(problems))
     folders = {name: os.path.join(stage, name) for name in DESCRIPTIONS}
-    emulator = [] if architecture == "amd64" else emulate.AARCH64
-    page = man_page(os.path.join(tree, "bin/kvc"), upstream, lambda command: package.run(*emulator, *command))
-    write_gzip(os.path.join(folders["kvc-tools"], "usr/share/man/man1/kvc.1.gz"), page)
     split(tree, folders, libdir)
     shlibs_files(folders["libkvc0"], upstream)
     os.makedirs(package.OUT, exist_ok=True)

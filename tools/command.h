@@ -34,5 +34,6 @@ Action AddTune(CLI::App* app);
 Action AddReport(CLI::App* app);
 Action AddBench(CLI::App* app);
 Action AddDemo(CLI::App* app);
+Action AddCompletion(CLI::App* app);
 
 }  // namespace kvc::tool

@@ -74,6 +74,8 @@ constexpr Command kCommands[] = {
      AddBench},
     {"demo", "questions about a long context, full cache and compressed, side by side",
      "kvc demo --model build/models/recall.kvc --tasks samples/data/recall_demo.jsonl", AddDemo},
+    {"completion", "print what a shell needs to complete the command lines of kvc",
+     "kvc completion bash > ~/.local/share/bash-completion/completions/kvc", AddCompletion},
 };
 
 std::string VersionText() {

@@ -18,6 +18,7 @@ Usage: package_test.py PART --build FOLDER --source FOLDER ...
   source_flags  what the source package compiles files with: those for instruction sets have flags of their own"""
 import argparse
 import filecmp
+import gzip
 import json
 import os
 import re
@@ -136,7 +137,9 @@ def test_install(at):
     module = os.path.join(share, "gocode/src/kvc.dev/kvc")
     if os.path.isdir(module):  # a build without Go says so in a skipped test
         check_meta(module, "kvc-go", set())
-    for path in ("doc/kvc/README.md", "doc/kvc/docs/porting.md", "kvc/samples/c/run.c", "kvc/kvc_model.fbs",
+    for path in ("man/man1/kvc.1", "bash-completion/completions/kvc", "zsh/site-functions/_kvc",
+                 "fish/vendor_completions.d/kvc.fish", "doc/kvc/README.md", "doc/kvc/docs/porting.md",
+                 "kvc/samples/c/run.c", "kvc/kvc_model.fbs",
                  "kvc/samples/android/build.gradle.kts", "kvc/samples/android/app/build.gradle.kts"):
         expect(os.path.exists(os.path.join(share, path)), f"share/{path} is not installed")
     readme = check_links(at.prefix)["doc/kvc/README.md"]
@@ -433,6 +436,13 @@ def test_debs(at):
                      if not filecmp.cmp(os.path.join(folder, path), os.path.join(arm[name], path), shallow=False)]
         expect(common and not different, f"{name}: dpkg refuses a second architecture for {different}")
         print(f"{name}: {len(common)} files are shared")
+    shared = os.path.join(amd["kvc-tools"], "usr/share")
+    with gzip.open(os.path.join(shared, "man/man1/kvc.1.gz"), "rt", encoding="utf-8") as file:
+        expect(".SS convert\n" in file.read(), "the manual page says nothing of kvc convert")
+    for path in ("bash-completion/completions/kvc", "zsh/vendor-completions/_kvc",
+                 "fish/vendor_completions.d/kvc.fish"):
+        expect(os.path.exists(os.path.join(shared, path)), f"kvc-tools has no {path}")
+    expect(not os.path.exists(os.path.join(shared, "man/man1/kvc.1")), "the manual page is there twice")
     links = check_links(os.path.join(amd["libkvc-dev"], "usr"))
     expect("../examples/c/run.c" in links["doc/libkvc-dev/docs/c.md"], "the samples of the package are not linked to")
 
