@@ -57,9 +57,10 @@ foreach(language java csharp go python)
   install(FILES ${bindings}/${language}/typemaps.i DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc/bindings/${language})
 endforeach()
 
-# The links of the documents were written for the sources. What is where, the first that has it counts:
+# The links of the documents were written for the sources. What is where, the first that has it counts; folders of this
+# project alone, for documents in them are changed:
 set(data ${CMAKE_INSTALL_DATADIR}/kvc)
-set(places . ${CMAKE_INSTALL_DOCDIR} samples ${data}/samples include ${CMAKE_INSTALL_INCLUDEDIR}
+set(places . ${CMAKE_INSTALL_DOCDIR} samples ${data}/samples include/kvc ${CMAKE_INSTALL_INCLUDEDIR}/kvc
   bindings ${data}/bindings models ${data})
 set(arguments "")
 while(places)

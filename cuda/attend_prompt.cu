@@ -3,7 +3,7 @@
 // (queries of more than 128 dimensions are read again for every tile); keys and values are split into shared
 // memory, once for all rows of a block. Flops: 4 * rows * entries * D a query head, of which the tensor cores
 // make three products each, of halves of f16 (split_tiles.h): queries, keys and values end at
-// twice 65504, where pages of f16 end. Of layers of f16 it is one product: queries and exponentials are
+// twice 65504. Of layers of f16 it is one product: queries and exponentials are
 // rounded to it too (attend_prompt_half.cu has heads of 64 and 128 numbers). Bytes: keys and values once a
 // block, from the second-level cache.
 #include <cmath>

@@ -52,11 +52,12 @@ inline int64_t WeightRowBytes(WeightType type, int64_t cols) {
   return (cols + info.block - 1) / info.block * info.block_bytes;
 }
 
+// Numbers that are stored as f16 are no further from zero than its largest; what is no number stays none.
+constexpr float kMostF16 = 65504;
+
 // How one K or V vector of the cache is stored. int8/int4/int2: methods.md 4.3, symmetric, groups of `group`
 // elements with an f16 scale each (the first elements of a byte in its lowest bits). group 0 in float
 // formats. Only values are stored as int2: codes 0 to 3 mean -3, -1, 1 and 3 scales.
-// Stored numbers of f16 are no further from zero than its largest; what is no number stays none.
-constexpr float kMostF16 = 65504;
 enum class KvType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4, kInt2 = 5 };
 struct VectorFormat {
   KvType type = KvType::kF32;

@@ -33,6 +33,7 @@ import zipfile
 NETWORK = {"socket", "socketpair", "connect", "bind", "listen", "accept", "accept4", "getaddrinfo", "gethostbyname",
            "send", "sendto", "sendmsg", "recv", "recvfrom", "recvmsg"}
 C_LIBRARY = re.compile(r"^(libc|libm|libdl|libpthread|ld-linux[^.]*)\.so(\.\d+)?$")
+FOREIGN, FOREIGN_TEXT = "include/other/README.md", "Its own [matter](../nothing.md).\n"
 PROMPT = "Ada lives in Paris. Ada lives in"
 
 
@@ -63,6 +64,9 @@ class Installed:
     def __init__(self, args, folder):
         self.args, self.folder, self.prefix = args, folder, os.path.join(folder, "a b")
         first = os.path.join(folder, "first")
+        os.makedirs(os.path.dirname(os.path.join(first, FOREIGN)))
+        with open(os.path.join(first, FOREIGN), "w", encoding="utf-8") as file:
+            file.write(FOREIGN_TEXT)
         run([args.cmake, "--install", args.build, "--prefix", first, "--config", args.config])
         os.rename(first, self.prefix)
         self.libraries = next(root for root, _, files in os.walk(self.prefix) if "libkvc.so" in files)
@@ -148,6 +152,8 @@ def test_install(at):
         expect(link in readme, f"README.md has no link to {link}: {sorted(readme)}")
     with open(os.path.join(share, "doc/kvc/README.md"), encoding="utf-8") as file:
         expect("runs in all of them (tests/bindings)." in file.read(), "what is not installed is not plain text")
+    with open(os.path.join(at.prefix, FOREIGN), encoding="utf-8") as file:
+        expect(file.read() == FOREIGN_TEXT, f"{FOREIGN}, which is somebody else's, has changed")
     mpi = [name for name in needed(at.kvc) if "mpi" in name]
     expect(not mpi, f"kvc needs {mpi}")
     foreign = [name for name in needed(os.path.join(at.libraries, "libkvc.so")) if not C_LIBRARY.match(name)]
