@@ -285,7 +285,7 @@ struct StepCase {
   std::string Name(const DeviceBench& bench, int32_t n_layers) const {
     return "attend " + std::to_string(sessions) + " of " + std::to_string(Mean(bench)) + " entries " +
            kind.name + ", " + heads.name + (dropping ? ", dropping" : "") + (sliding ? ", sliding" : "") +
-           (reads > 0 ? ", reading " + std::to_string(Reads(bench)) : "") +
+           (reads > 0 ? ", choosing " + std::to_string(Reads(bench)) : "") +
            (layers == kInTurns ? "" : InLayers(n_layers));
   }
 };

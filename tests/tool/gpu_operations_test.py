@@ -19,6 +19,7 @@ import gpu_targets  # noqa: E402
 
 KVC = None  # the program, from the command line
 NAMES = ("attend 1 of 8 entries bf16, uniform, 32 layers", "attend 16 of 4096 entries bf16, ragged",
+         "attend 1 of 8192 entries bf16, uniform, choosing 1024, 9 layers",
          "attend 2 of 4096 entries bf16, ragged", "attend prompt 512 rows of 4096", "fold columns 512 rows of 4096",
          "compress to 1024 of 8192 entries", "select 1024 of 131072 entries", "product 8192 x 8192 bf16, rows 8192",
          "layer bf16, rows 1", "finish q4_k, rows 1", "logits int8, rows 1", "store f16, 8192 entries",

@@ -339,8 +339,8 @@ class OnADevice(unittest.TestCase):
                          ["attend 1 of 16 entries bf16, uniform, dropping, 2 layers"])
         self.assertEqual([row["operation"] for row in report["operations"] if "sliding" in row["operation"]],
                          ["attend 1 of 4 entries bf16, uniform, sliding, 2 layers"])
-        self.assertEqual([row["operation"] for row in report["operations"] if ", reading " in row["operation"]],
-                         ["attend 1 of 128 entries bf16, uniform, reading 16, 2 layers"])
+        self.assertEqual([row["operation"] for row in report["operations"] if ", choosing " in row["operation"]],
+                         ["attend 1 of 128 entries bf16, uniform, choosing 16, 2 layers"])
         self.check_products_and_ladder(report, table)
         for row in report["operations"]:
             self.assertEqual(row["device"], "emu:0" if self.device == "emu" else self.device)
