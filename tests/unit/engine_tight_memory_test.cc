@@ -2,6 +2,7 @@
 // not there, a step that finds no room leaves its session as it was, and what idle workspaces hold is found.
 #include <gtest/gtest.h>
 
+#include "tests/support/test_device.h"
 #include "tests/support/tiny_session.h"
 
 namespace kvc {
@@ -161,7 +162,8 @@ TEST(TightMemory, AStepWithoutRoomMakesNoneInTheContext) {
 TEST(TightMemory, AStepWithoutRoomLeavesNoPages) {
   const AlignedBytes bytes = test::TinyModelBytes({});
   const auto model = OpenWithLimit(bytes);
-  for (int64_t spare = 0, failed = 0;; spare += 2048) {
+  const int64_t more = test::OnAnotherDevice() ? 256 : 2048;  // a GPU's step takes less
+  for (int64_t spare = 0, failed = 0;; spare += more) {
     ASSERT_LT(spare, 64 << 20);
     const auto session = FedSession(model, "full", 128);
     ASSERT_TRUE(session->Accept(7).ok());
@@ -288,7 +290,7 @@ TEST(TightMemory, APromptThatFitsByPartsAloneAsksToChoose) {
   };
   const std::string spec = "snapkv:budget=64,window=8", by_parts = spec + ",compress_per_chunk=1";
   const int64_t least = plan(by_parts);
-  ASSERT_LT(least, plan(spec) * 3 / 4);
+  ASSERT_LT(least, plan(spec) * 7 / 8);
   Status status = prefill(spec, least);
   EXPECT_EQ(status.code(), Code::kMemory);
   EXPECT_NE(status.message().find("the prompt takes " + std::to_string(least) +
