@@ -138,8 +138,8 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
   for (int32_t key0 = block_begin; key0 < block_end; key0 += kKeys) {
     const int32_t n = min(kKeys, block_end - key0);
     __syncthreads();
-    tile->keys.Load(Rows::Of(a.layer.Key(head + key0), n, d));
-    if (a.out != nullptr) tile->values.Load(Rows::Of(a.layer.Value(head + key0), n, d));
+    tile->keys.template Load<kThreads>(Rows::Of(a.layer.Key(head + key0), n, d));
+    if (a.out != nullptr) tile->values.template Load<kThreads>(Rows::Of(a.layer.Value(head + key0), n, d));
     __syncthreads();
     if (key0 >= first_visible + WarpOfBlock() * 16 + 16) continue;  // no row of the warp sees it
     float z[kKeys / 8][4] = {};

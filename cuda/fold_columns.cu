@@ -32,19 +32,31 @@ struct FoldParams {
 template <int kDims, bool kHalf>
 using QueryTile = SplitTile<FiniteHalves, kDims <= 64 ? 64 : 32, kDims, !kHalf>;
 
+// Of the lane's rows of a tile, a.lse_factor times their normalisers; of rows that are not there, infinity:
+// what has it gives nothing.
+template <int kTiles>
+KVC_DEVICE void LoadNormalisers(const FoldParams& a, int32_t h, int32_t row0, float (&lse)[kTiles][2]) {
+  KVC_UNROLL
+  for (int j = 0; j < kTiles; ++j) {
+    KVC_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int32_t row = row0 + 8 * j + Lane() % 4 * 2 + i;
+      lse[j][i] = row < a.n ? a.lse_factor * a.lse[h * a.lse_stride + row] : Infinity();
+    }
+  }
+}
+
 // What a tile of rows gives the lane's entries u and u + 8. row0: the first of them; sees_from: the first row
-// that sees the entry, kNever where the query head does not see it. more: for the entries' logits.
-template <bool kMaxima, int kTiles>
-KVC_DEVICE void FoldTile(const FoldParams& a, const float* lse, int32_t row0, const int32_t (&sees_from)[2],
-                         const float (&more)[2], const float (&z)[kTiles][4], float (&sum)[2]) {
+// that sees the entry, kNever where the query head does not see it. kAll: all rows see both.
+template <bool kMaxima, bool kAll, int kTiles>
+KVC_DEVICE void FoldTile(float scale, int32_t row0, const int32_t (&sees_from)[2],
+                         const float (&lse)[kTiles][2], const float (&z)[kTiles][4], float (&sum)[2]) {
   KVC_UNROLL
   for (int j = 0; j < kTiles; ++j) {
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const int32_t row = row0 + 8 * j + Lane() % 4 * 2 + i % 2;
-      const bool sees = row < a.n && row >= sees_from[i / 2];
-      const float e =
-          sees ? expf(Capped(a.scale * z[j][i], a.cap) + more[i / 2] - a.lse_factor * lse[row]) : 0.0f;
+      float e = QuickExp(scale * z[j][i] - lse[j][i % 2]);
+      if (!kAll && row0 + 8 * j + Lane() % 4 * 2 + i % 2 < sees_from[i / 2]) e = 0;
       sum[i / 2] = kMaxima ? fmaxf(sum[i / 2], e) : sum[i / 2] + e;
     }
   }
@@ -68,7 +80,8 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
   const int32_t sees_from[2] = {my_key0 + Lane() / 4 - first_visible,
                                 my_key0 + Lane() / 4 + 8 - first_visible};
   const bool has_first = my_key0 + Lane() / 4 == 0;
-  const float more[2] = {has_first ? a.lse_factor * LogitOfRest(a.layer.positions[head]) : 0.0f, 0.0f};
+  // Times what it stands for: its logit is so much higher.
+  const float times[2] = {has_first ? expf(a.lse_factor * LogitOfRest(a.layer.positions[head])) : 1.0f, 1.0f};
   const int32_t first_row = max(0, key0 - first_visible) / kRows * kRows;
   const float weight = 1.0f / static_cast<float>(group);
   float total[2] = {};
@@ -83,16 +96,33 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
     }
     for (int32_t row0 = first_row; row0 < a.n; row0 += kRows) {
       __syncthreads();
-      tile->Load(Queries{a.q + (static_cast<int64_t>(row0) * a.n_heads + h) * d,
-                         static_cast<int64_t>(a.n_heads) * d, min(kRows, a.n - row0), d});
+      tile->template Load<kThreads>(Queries{a.q + (static_cast<int64_t>(row0) * a.n_heads + h) * d,
+                                            static_cast<int64_t>(a.n_heads) * d, min(kRows, a.n - row0), d});
       __syncthreads();
       float z[kRows / 8][4] = {};
+      float lse[kRows / 8][2];
+      LoadNormalisers(a, h, row0, lse);
       tile->TimesRows(keys, z);
-      FoldTile<kMaxima>(a, a.lse + h * a.lse_stride, row0, seen_from, more, z, sum);
+      float scale = a.scale;
+      if (a.cap > 0) {
+        scale = 1;
+        KVC_UNROLL
+        for (int j = 0; j < kRows / 8; ++j) {
+          KVC_UNROLL
+          for (int i = 0; i < 4; ++i) z[j][i] = Capped(a.scale * z[j][i], a.cap);
+        }
+      }
+      if (OnAnyLane(row0 < max(seen_from[0], seen_from[1]))) {
+        FoldTile<kMaxima, false>(scale, row0, seen_from, lse, z, sum);
+      } else {
+        FoldTile<kMaxima, true>(scale, row0, seen_from, lse, z, sum);
+      }
     }
     KVC_UNROLL
-    for (int half = 0; half < 2; ++half)
-      total[half] = kMaxima ? fmaxf(total[half], sum[half]) : total[half] + weight * sum[half];
+    for (int half = 0; half < 2; ++half) {
+      const float of_head = times[half] * sum[half];
+      total[half] = kMaxima ? fmaxf(total[half], of_head) : total[half] + weight * of_head;
+    }
   }
   KVC_UNROLL
   for (int half = 0; half < 2; ++half) {

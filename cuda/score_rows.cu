@@ -24,23 +24,32 @@ struct RowTile {
   float m[kWarps][kRows], l[kWarps][kRows];
 };
 
-// A greatest logit and the sum of exponentials below it.
+// A greatest logit and the sum of exponentials below it. Where there is no logit yet the greatest is the
+// least number there is: its differences from others, and from itself, are no surprise.
 struct Normaliser {
-  float m = -Infinity(), l = 0;
+  float m = -3.402823466e38f, l = 0;
   KVC_DEVICE void Add(float m2, float l2) {
-    if (m2 == -Infinity()) return;
     const float top = fmaxf(m, m2);
-    l = (m == -Infinity() ? 0.0f : l * expf(m - top)) + l2 * expf(m2 - top);
+    l = l * QuickExp(m - top) + l2 * QuickExp(m2 - top);
+    m = top;
+  }
+  // Of two logits.
+  KVC_DEVICE void AddBoth(float a, float b) {
+    const float top = fmaxf(m, fmaxf(a, b));
+    l = l * QuickExp(m - top) + (QuickExp(a - top) + QuickExp(b - top));
     m = top;
   }
 };
 
-template <int kDims>
-KVC_DEVICE void LoadRows(const RowScores& r, int32_t h, int32_t row0, RowTile<kDims>* s) {
+// beside(): what else is put into shared memory meanwhile.
+template <int kDims, typename Beside>
+KVC_DEVICE void LoadRows(const RowScores& r, int32_t h, int32_t row0, RowTile<kDims>* s, Beside beside) {
   const int32_t d = r.layer.d;
   __syncthreads();
-  s->queries.Load(FloatRows{r.queries + (static_cast<int64_t>(row0) * r.n_heads + h) * d,
-                            static_cast<int64_t>(r.n_heads) * d, min(RowTile<kDims>::kRows, r.n - row0), d});
+  s->queries.template Load<kThreads>(FloatRows{r.queries + (static_cast<int64_t>(row0) * r.n_heads + h) * d,
+                                               static_cast<int64_t>(r.n_heads) * d,
+                                               min(RowTile<kDims>::kRows, r.n - row0), d});
+  beside();
   __syncthreads();
 }
 
@@ -49,6 +58,12 @@ struct RowView {
   const RowScores& r;
   int32_t g, key0, row0;  // of the warp's entries, of the tile's rows
   uint32_t bit;           // of the query head in masks
+  // Whether all rows of the tile see all of the warp's entries, and logits are the products times the scale.
+  // Rows that are not there may give what they like.
+  KVC_DEVICE bool IsPlain() const {
+    return key0 > 0 && key0 + 16 <= min(r.Visible(g, row0), r.layer.len[g]) && !r.layer.has_seen &&
+           !(r.cap > 0) && r.gain == nullptr;
+  }
   KVC_DEVICE int32_t Key(int i) const { return key0 + Lane() / 4 + i / 2 * 8; }
   KVC_DEVICE int32_t Row(int j, int i) const { return row0 + 8 * j + Lane() % 4 * 2 + i % 2; }
   KVC_DEVICE float Logit(int32_t key, int32_t row, float product) const {
@@ -56,6 +71,13 @@ struct RowView {
     if (!r.layer.Sees(g * r.layer.capacity + key, bit)) return -Infinity();
     return r.GainOf(g, row) * Capped(r.scale * product, r.cap) +
            (key == 0 ? LogitOfRest(r.layer.positions[g * r.layer.capacity]) : 0.0f);
+  }
+  // Of product (j, i): where all is plain, and anywhere.
+  KVC_DEVICE auto Plain() const {
+    return [scale = r.scale](int, int, float product) { return scale * product; };
+  }
+  KVC_DEVICE auto Any() const {
+    return [this](int j, int i, float product) { return Logit(Key(i), Row(j, i), product); };
   }
 };
 
@@ -75,18 +97,22 @@ __global__ void __launch_bounds__(kThreads, 2) normalise_segments(const RowScore
                 end = min((segment + 1) * kSegment, r.layer.len[g]);
   for (int32_t h = g * group; h < (g + 1) * group; ++h) {
     for (int32_t row0 = 0; row0 < r.n; row0 += kRows) {
-      LoadRows(r, h, row0, s);
+      LoadRows(r, h, row0, s, [] {});
       Normaliser mine[kTiles][2];
       for (int32_t key0 = segment * kSegment + WarpOfBlock() * 16; key0 < end; key0 += kEntries) {
         float z[kTiles][4] = {};
         const auto keys = KeysFrom<kHalf>(r, g, key0);
         s->queries.TimesRows([&](int k) { return keys.template Left<FiniteHalves>(k); }, z);
         const RowView view{r, g, key0, row0, SeenBit(h, group)};
-        KVC_UNROLL
-        for (int j = 0; j < kTiles; ++j) {
+        const auto add = [&](auto logit) {
           KVC_UNROLL
-          for (int i = 0; i < 4; ++i) mine[j][i % 2].Add(view.Logit(view.Key(i), view.Row(j, i), z[j][i]), 1);
-        }
+          for (int j = 0; j < kTiles; ++j) {
+            KVC_UNROLL
+            for (int i = 0; i < 2; ++i)
+              mine[j][i].AddBoth(logit(j, i, z[j][i]), logit(j, i + 2, z[j][i + 2]));
+          }
+        };
+        view.IsPlain() ? add(view.Plain()) : add(view.Any());
       }
       KVC_UNROLL
       for (int j = 0; j < kTiles; ++j) {
@@ -119,6 +145,7 @@ __global__ void join_normalisers(const RowScores r) {
                 segments = (r.layer.len[g] + kSegment - 1) / kSegment;
   for (int32_t i = ThreadOfBlock(); i < r.n; i += kThreads) {
     Normaliser all;
+    KVC_UNROLL_BY(8)
     for (int32_t segment = 0; segment < segments; ++segment) {
       const float* at = r.partial + 2 * ((static_cast<int64_t>(segment) * r.n_heads + h) * r.n + i);
       all.Add(at[0], at[1]);
@@ -142,21 +169,30 @@ __global__ void __launch_bounds__(kThreads, 2) sum_seen(const RowScores r) {
   for (int32_t h = g * group; h < (g + 1) * group; ++h) {
     float sum[2] = {};
     for (int32_t row0 = 0; row0 < r.n; row0 += kRows) {
-      LoadRows(r, h, row0, s);
+      LoadRows(r, h, row0, s, [&] {
+        for (int i = ThreadOfBlock(); i < kRows; i += kThreads) {
+          const int64_t at = static_cast<int64_t>(h) * r.n + row0 + i;
+          const float all = row0 + i < r.n ? r.row_sum[at] : 0.0f;
+          s->m[0][i] = all > 0 ? r.row_max[at] : 0.0f;
+          s->l[0][i] = all > 0 ? __fdiv_rn(r.weight[row0 + i], all) : 0.0f;
+        }
+      });
       float z[kTiles][4] = {};
       s->queries.TimesRows([&](int k) { return keys.template Left<FiniteHalves>(k); }, z);
       const RowView view{r, g, key0, row0, SeenBit(h, group)};
-      KVC_UNROLL
-      for (int j = 0; j < kTiles; ++j) {
+      const auto add = [&](auto logit) {
         KVC_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          const int32_t row = view.Row(j, i);
-          const float logit = view.Logit(view.Key(i), row, z[j][i]);
-          if (logit == -Infinity()) continue;
-          const int64_t at = static_cast<int64_t>(h) * r.n + row;
-          sum[i / 2] += r.weight[row] * __fdiv_rn(expf(logit - r.row_max[at]), r.row_sum[at]);
+        for (int j = 0; j < kTiles; ++j) {
+          const int row = 8 * j + Lane() % 4 * 2;
+          const float2 most = *reinterpret_cast<const float2*>(&s->m[0][row]),
+                       share = *reinterpret_cast<const float2*>(&s->l[0][row]);
+          KVC_UNROLL
+          for (int i = 0; i < 4; ++i)
+            sum[i / 2] += (i % 2 == 0 ? share.x : share.y) *
+                          QuickExp(logit(j, i, z[j][i]) - (i % 2 == 0 ? most.x : most.y));
         }
-      }
+      };
+      view.IsPlain() ? add(view.Plain()) : add(view.Any());
     }
     KVC_UNROLL
     for (int half = 0; half < 2; ++half) {

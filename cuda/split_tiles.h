@@ -207,12 +207,23 @@ struct SplitTile : LowerTile<kLow, kRows, kDims + 8> {
     StoreFour(&this->low[r][c], l);
   }
   KVC_DEVICE void Put(int r, int c, const uint2& halves) { StoreFour(&high[r][c], halves); }
-  // By all threads of a block.
-  template <typename Rows>
+  // By all threads of a block of kThreads, some vectors of each on their way at a time.
+  template <int kThreads, typename Rows>
   KVC_DEVICE void Load(const Rows& rows) {
-    for (int i = ThreadOfBlock(); i < kRows * kDims / 4; i += BlockThreads()) {
-      const int r = i / (kDims / 4), c = i % (kDims / 4) * 4;
-      Put(r, c, rows.Four(r, c));
+    constexpr int kRounds = kRows * kDims / 4 / kThreads, kAhead = kRounds % 4 == 0   ? 4
+                                                                   : kRounds % 3 == 0 ? 3
+                                                                                      : 2;
+    static_assert(kRounds * kThreads * 4 == kRows * kDims && kRounds % kAhead == 0,
+                  "a thread has as much as another");
+    const auto row = [](int round) { return (round * kThreads + ThreadOfBlock()) / (kDims / 4); };
+    const auto column = [](int round) { return (round * kThreads + ThreadOfBlock()) % (kDims / 4) * 4; };
+    KVC_UNROLL_BY(1)
+    for (int round = 0; round < kRounds; round += kAhead) {
+      decltype(rows.Four(0, 0)) x[kAhead];
+      KVC_UNROLL
+      for (int u = 0; u < kAhead; ++u) x[u] = rows.Four(row(round + u), column(round + u));
+      KVC_UNROLL
+      for (int u = 0; u < kAhead; ++u) Put(row(round + u), column(round + u), x[u]);
     }
   }
   // Left factor of rows r .. r + 15 and columns k .. k + 15, at PlaceOfLeft(r, k); i rows and j columns
