@@ -242,7 +242,7 @@ TEST_F(DigitsTest, TheNormOfRowsOfEveryLength) {
       const auto n = static_cast<size_t>(cols);
       std::vector<float> x(n), weight(n), y(n);
       for (size_t i = 0; i < n; ++i) x[i] = normal(random_), weight[i] = normal(random_);
-      const NormParams norm{x.data(), weight.data(), nullptr, cols, 1, kEps, false, y.data(), false, 1};
+      const NormParams norm{x.data(), weight.data(), nullptr, cols, kEps, false, y.data(), false, 1};
       ASSERT_EQ(cudaSuccess, NormRows(norm, 1, *stream_));
       ASSERT_TRUE(stream_->Wait("a norm").ok());
       EXPECT_EQ(Multiply(x, weight.data()), Multiply(y)) << cols;

@@ -100,16 +100,9 @@ TEST_F(RowHalvesTest, OfNorms) {
         const std::vector<float> x = Random(cols, true), bias = Random(cols);
         std::vector<float> weight = Random(cols), rows(x.size());
         if (cols == 96) weight[5] = 1e6f;  // f16 has no such number
-        NormParams p{x.data(),
-                     weight.data(),
-                     centres ? bias.data() : nullptr,
-                     cols,
-                     1,
-                     1e-5f,
-                     centres,
-                     rows.data(),
-                     false,
-                     1};
+        NormParams p{x.data(),    weight.data(), centres ? bias.data() : nullptr,
+                     cols,        1e-5f,         centres,
+                     rows.data(), false,         1};
         ASSERT_EQ(cudaSuccess, NormRows(p, kRows, *stream_));
         ASSERT_TRUE(stream_->Wait("a kernel").ok());
         p.y = nullptr;
