@@ -290,7 +290,8 @@ TEST(TightMemory, APromptThatFitsByPartsAloneAsksToChoose) {
   };
   const std::string spec = "snapkv:budget=64,window=8", by_parts = spec + ",compress_per_chunk=1";
   const int64_t least = plan(by_parts);
-  ASSERT_LT(least, plan(spec) * 7 / 8);
+  // Of what a GPU takes, more is there either way.
+  ASSERT_LT(least, test::OnAnotherDevice() ? plan(spec) * 7 / 8 : plan(spec) * 3 / 4);
   Status status = prefill(spec, least);
   EXPECT_EQ(status.code(), Code::kMemory);
   EXPECT_NE(status.message().find("the prompt takes " + std::to_string(least) +
