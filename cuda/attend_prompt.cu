@@ -2,10 +2,10 @@
 // warp. A warp holds its queries, their logits with a tile of keys and the sum of values in registers
 // (queries of more than 128 dimensions are read again for every tile); keys and values are split into shared
 // memory, once for all rows of a block. Flops: 4 * rows * entries * D a query head, of which the tensor cores
-// make three products each, of halves of f16 (split_tiles.h): queries, keys and values end at
-// twice 65504. Of layers of f16 it is one product: queries and exponentials are
-// rounded to it too (attend_prompt_half.cu has heads of 64 and 128 numbers). Bytes: keys and values once a
-// block, from the second-level cache.
+// make three products each, of halves of f16 (split_tiles.h): queries, keys and values end at twice
+// 65504. Of layers of f16 it is one product: queries and exponentials are rounded to it too
+// (attend_prompt_half.cu has heads of 64 and 128 numbers). Bytes: keys and values once a block, from the
+// second-level cache.
 #include <cmath>
 
 #include "cuda/attend_prompt_half.h"
@@ -53,7 +53,7 @@ KVC_DEVICE void MaskLogits(const AttendParams& a, const TwoRows& rows, int32_t k
   for (int j = 0; j < kTiles; ++j) {
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const int32_t at = 8 * j + Lane() % 4 * 2 + i % 2, key = key0 + at;
+      const int32_t at = ColumnOfProduct(j, i), key = key0 + at;
       const bool in = key >= rows.begin[i / 2] && key < rows.end[i / 2];
       const bool sees = in && (seen == nullptr || (seen[at] & bit) != 0);
       z[j][i] = sees ? Capped(z[j][i] * a.scale, a.cap) + (key == 0 ? first : 0.0f) : -Infinity();
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
     const int32_t end = a.out != nullptr ? d : 0;
     KVC_UNROLL
     for (int j = 0; j < kDims / 8; ++j) {
-      const int32_t c = 8 * j + Lane() % 4 * 2;
+      const int32_t c = ColumnOfProduct(j, 0);
       if (c < end) a.out[at + c] = __fdiv_rn(acc[j][2 * half], kShare * l);
       if (c + 1 < end) a.out[at + c + 1] = __fdiv_rn(acc[j][2 * half + 1], kShare * l);
     }

@@ -17,9 +17,7 @@ KVC_DEVICE uint32_t ToFiniteHalfPair(float a, float b) {
   return bits;
 }
 #else
-KVC_DEVICE uint16_t ToFiniteHalfBits(float f) {
-  return FloatToF16(f > kMostF16 ? kMostF16 : f < -kMostF16 ? -kMostF16 : f);
-}
+KVC_DEVICE uint16_t ToFiniteHalfBits(float f) { return FloatToF16(WithinF16(f)); }
 KVC_DEVICE uint32_t ToFiniteHalfPair(float a, float b) {
   return ToFiniteHalfBits(a) | static_cast<uint32_t>(ToFiniteHalfBits(b)) << 16;
 }

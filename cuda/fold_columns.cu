@@ -40,7 +40,7 @@ KVC_DEVICE void LoadNormalisers(const FoldParams& a, int32_t h, int32_t row0, fl
   for (int j = 0; j < kTiles; ++j) {
     KVC_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const int32_t row = row0 + 8 * j + Lane() % 4 * 2 + i;
+      const int32_t row = row0 + ColumnOfProduct(j, i);
       lse[j][i] = row < a.n ? a.lse_factor * a.lse[h * a.lse_stride + row] : Infinity();
     }
   }
@@ -56,7 +56,7 @@ KVC_DEVICE void FoldTile(float scale, int32_t row0, const int32_t (&sees_from)[2
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) {
       float e = QuickExp(scale * z[j][i] - lse[j][i % 2]);
-      if (!kAll && row0 + 8 * j + Lane() % 4 * 2 + i % 2 < sees_from[i / 2]) e = 0;
+      if (!kAll && row0 + ColumnOfProduct(j, i) < sees_from[i / 2]) e = 0;
       sum[i / 2] = kMaxima ? fmaxf(sum[i / 2], e) : sum[i / 2] + e;
     }
   }

@@ -3,6 +3,7 @@
 #include "cuda/cuda_device.h"
 #include "cuda/launch.h"
 #include "cuda/network.h"
+#include "cuda/vector_products.h"
 
 namespace kvc::cuda {
 namespace {
@@ -25,8 +26,7 @@ KVC_DEVICE void NormHead(const HeadNormParams& p, float* x, const float* weight)
   for (int i = 0; i < kOfLane; ++i) {
     if (Lane() + i * kWarp < p.d) v[i] -= mean, squares += v[i] * v[i];
   }
-  const float scale =
-      __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(WarpSum(squares), static_cast<float>(p.d)) + p.eps));
+  const float scale = NormFactorOf(WarpSum(squares), p.d, p.eps);
   KVC_UNROLL
   for (int i = 0; i < kOfLane; ++i) {
     const int32_t j = Lane() + i * kWarp;

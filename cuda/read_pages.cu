@@ -4,6 +4,7 @@
 // is 2 MiB of bounds for 128 blocks; of 131,072, 32 MiB, and 3 operations a number and query head, which take
 // a device of 132 multiprocessors about as long.
 #include "cuda/launch.h"
+#include "cuda/split_tiles.h"
 #include "cuda/step_params.h"
 
 namespace kvc::cuda {
@@ -13,6 +14,11 @@ constexpr int kQueryHeads = 8;  // at a time
 constexpr int kPagesOfWarp = 8;
 constexpr int kPagesOfBlock = kBlock / kWarp * kPagesOfWarp;
 
+// Two numbers of 16 bits and two more.
+template <typename Halves>
+KVC_DEVICE float4 Wide(const uint2& x) {
+  return {Halves::First(x.x), Halves::Second(x.x), Halves::First(x.y), Halves::Second(x.y)};
+}
 // Numbers c .. c + 3 of the greatest (first 0) or the least (first D) keys of a page; zeros behind the last.
 KVC_DEVICE float4 FourBounds(const PageFormat& f, const uint8_t* page, int32_t first, int32_t c) {
   if (f.d % 4 != 0) {
@@ -24,16 +30,7 @@ KVC_DEVICE float4 FourBounds(const PageFormat& f, const uint8_t* page, int32_t f
   if (f.type != KvType::kF16 && f.type != KvType::kBf16)
     return *reinterpret_cast<const float4*>(at + 4 * (first + c));
   const uint2 x = *reinterpret_cast<const uint2*>(at + 2 * (first + c));
-  const auto one = [&](uint32_t bits) {
-    const uint16_t half = static_cast<uint16_t>(bits);
-    return f.type == KvType::kF16 ? HalfBits(half) : BfBits(half);
-  };
-  return {one(x.x), one(x.x >> 16), one(x.y), one(x.y >> 16)};
-}
-KVC_DEVICE float4 FourOfQuery(const float* q, int32_t d, int32_t c) {
-  if (d % 4 == 0) return c < d ? *reinterpret_cast<const float4*>(q + c) : float4{0, 0, 0, 0};
-  const auto one = [&](int32_t j) { return j < d ? q[j] : 0.0f; };
-  return {one(c), one(c + 1), one(c + 2), one(c + 3)};
+  return f.type == KvType::kF16 ? Wide<F16Halves>(x) : Wide<Bf16Halves>(x);
 }
 // The most that x, numbers of a query, give with keys between these.
 KVC_DEVICE float MostOf(const float4& x, const float4& greatest, const float4& least) {
@@ -73,7 +70,8 @@ struct HeadQueries {
     for (int u = 0; u < kQueryHeads; ++u) {
       KVC_UNROLL
       for (int i = 0; i < kFours; ++i)
-        q[u][i] = u < n ? FourOfQuery(from + u * d, d, 4 * (Lane() % width + i * width)) : float4{0, 0, 0, 0};
+        q[u][i] = u < n ? FloatRows{from + u * d, d, 1, d}.Four(0, 4 * (Lane() % width + i * width))
+                        : float4{0, 0, 0, 0};
     }
   }
   KVC_DEVICE float Join(float a, float b) const { return by == GroupKind::kMax ? fmaxf(a, b) : a + b; }

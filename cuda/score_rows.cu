@@ -21,6 +21,8 @@ template <int kDims>
 struct RowTile {
   static constexpr int kRows = kDims <= 64 ? 64 : 32;
   SplitTile<FiniteHalves, kRows, kDims> queries;
+  // Normalisers of the warps; of sum_seen the first of each: a row's greatest logit, and its weight over its
+  // sum.
   float m[kWarps][kRows], l[kWarps][kRows];
 };
 
@@ -65,7 +67,7 @@ struct RowView {
            !(r.cap > 0) && r.gain == nullptr;
   }
   KVC_DEVICE int32_t Key(int i) const { return key0 + Lane() / 4 + i / 2 * 8; }
-  KVC_DEVICE int32_t Row(int j, int i) const { return row0 + 8 * j + Lane() % 4 * 2 + i % 2; }
+  KVC_DEVICE int32_t Row(int j, int i) const { return row0 + ColumnOfProduct(j, i); }
   KVC_DEVICE float Logit(int32_t key, int32_t row, float product) const {
     if (row >= r.n || key >= r.Visible(g, row)) return -Infinity();
     if (!r.layer.Sees(g * r.layer.capacity + key, bit)) return -Infinity();
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, 2) normalise_segments(const RowScore
                         l = __shfl_xor_sync(kAllLanes, all.l, other);
             all.Add(m, l);
           }
-          const int row = 8 * j + Lane() % 4 * 2 + i;
+          const int row = ColumnOfProduct(j, i);
           if (Lane() / 4 == 0) s->m[WarpOfBlock()][row] = all.m, s->l[WarpOfBlock()][row] = all.l;
         }
       }
@@ -183,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, 2) sum_seen(const RowScores r) {
       const auto add = [&](auto logit) {
         KVC_UNROLL
         for (int j = 0; j < kTiles; ++j) {
-          const int row = 8 * j + Lane() % 4 * 2;
+          const int row = ColumnOfProduct(j, 0);
           const float2 most = *reinterpret_cast<const float2*>(&s->m[0][row]),
                        share = *reinterpret_cast<const float2*>(&s->l[0][row]);
           KVC_UNROLL

@@ -68,6 +68,8 @@ KVC_DEVICE void MmaSplit(float (&c)[4], const LeftFactor<kLeftLow>& a, const Rig
 // Columns of a left factor's i-th pair from column k on, and its row.
 KVC_DEVICE int RowOfPair(int i) { return Lane() / 4 + i % 2 * 8; }
 KVC_DEVICE int ColumnOfPair(int i) { return Lane() % 4 * 2 + i / 2 * 8; }
+// Column of number i of the j-th product [16, 8] beside each other.
+KVC_DEVICE int ColumnOfProduct(int j, int i) { return 8 * j + Lane() % 4 * 2 + i % 2; }
 
 // Rows of f32 in global memory, `d` numbers each. Numbers from d on, and rows from n on, are zero.
 struct FloatRows {

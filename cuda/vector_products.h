@@ -48,6 +48,11 @@ KVC_DEVICE void MultiplyVectors(const uint4 (&v)[R], const X& x, float (&part)[R
   }
 }
 
+// What the norm of n numbers multiplies them by; squares: the sum of theirs, once the mean is off.
+KVC_DEVICE float NormFactorOf(float squares, int32_t n, float eps) {
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(squares, static_cast<float>(n)) + eps));
+}
+
 // What the norm of a row of n numbers x has to multiply them by once the mean is off, by the first
 // kNormThreads threads of a block of any size; on all of them. shared: as BlockSum's.
 constexpr int kNormThreads = 128;
@@ -61,8 +66,7 @@ KVC_DEVICE float NormFactor(const float* x, int32_t n, float mean, float eps, fl
     add(a.x), add(a.y), add(a.z), add(a.w);
   }
   for (int32_t i = 4 * fours + first; i < n; i += kNormThreads) add(x[i]);
-  sum = BlockSum(sum, shared);
-  return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(sum, static_cast<float>(n)) + eps));
+  return NormFactorOf(BlockSum(sum, shared), n, eps);
 }
 
 }  // namespace kvc::cuda

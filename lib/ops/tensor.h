@@ -54,6 +54,7 @@ inline int64_t WeightRowBytes(WeightType type, int64_t cols) {
 
 // Numbers that are stored as f16 are no further from zero than its largest; what is no number stays none.
 constexpr float kMostF16 = 65504;
+inline float WithinF16(float x) { return x > kMostF16 ? kMostF16 : x < -kMostF16 ? -kMostF16 : x; }
 
 // How one K or V vector of the cache is stored. int8/int4/int2: methods.md 4.3, symmetric, groups of `group`
 // elements with an f16 scale each (the first elements of a byte in its lowest bits). group 0 in float

@@ -117,8 +117,7 @@ void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out, 
       std::memcpy(out, x, sizeof(float) * static_cast<size_t>(count));
       return;
     case KvType::kF16:
-      for (int64_t i = 0; i < count; ++i)
-        halves[i] = FloatToF16(x[i] > kMostF16 ? kMostF16 : x[i] < -kMostF16 ? -kMostF16 : x[i]);
+      for (int64_t i = 0; i < count; ++i) halves[i] = FloatToF16(WithinF16(x[i]));
       return;
     case KvType::kBf16:
       for (int64_t i = 0; i < count; ++i) halves[i] = FloatToBf16(x[i]);
