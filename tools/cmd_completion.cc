@@ -8,6 +8,7 @@
 #include "tools/command.h"
 #include "tools/manual.h"
 #include "tools/output.h"
+#include "tools/texts.h"
 
 namespace kvc::tool {
 namespace {
@@ -67,19 +68,6 @@ struct Argument {
 
 std::vector<Argument> Arguments(const CLI::App& program) {
   return {{"help", CommandNames(program)}, {"methods", Methods()}, {"completion", kShells}};
-}
-
-std::string Join(const Words& words, const char* between = " ") {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
-}
-
-// text with every `what` as `with`
-std::string Replaced(std::string text, const std::string& what, const std::string& with) {
-  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += with.size())
-    text.replace(at, what.size(), with);
-  return text;
 }
 
 std::string Quoted(const std::string& text) { return "'" + Replaced(text, "'", "'\\''") + "'"; }

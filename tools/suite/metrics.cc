@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tools/suite/utf8.h"
+#include "tools/texts.h"
 
 namespace kvc::tool {
 namespace {
@@ -14,12 +15,6 @@ using Words = std::vector<std::string>;
 
 bool IsPunctuation(char32_t c) {  // string.punctuation
   return c > 32 && c < 127 && (c == '_' || !IsWordPart(c));
-}
-
-std::string Join(const Words& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
 }
 
 double TokenF1(const std::string& answer, const std::string& truth) {

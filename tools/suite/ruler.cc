@@ -8,6 +8,7 @@
 #include "tools/suite/draws.h"
 #include "tools/suite/ruler_words.h"
 #include "tools/suite/utf8.h"
+#include "tools/texts.h"
 
 namespace kvc::tool {
 namespace {
@@ -16,17 +17,6 @@ using Texts = std::vector<std::string>;
 
 constexpr const char* kNoiseText =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
-
-std::string Join(const Texts& parts, const char* between) {
-  std::string text;
-  for (size_t i = 0; i < parts.size(); ++i) text += (i > 0 ? between : "") + parts[i];
-  return text;
-}
-
-void Replace(std::string* text, const std::string& from, const std::string& to) {
-  for (size_t at = text->find(from); at != std::string::npos; at = text->find(from, at + to.size()))
-    text->replace(at, from.size(), to);
-}
 
 // ---- needles in a haystack --------------------------------------------------------------------------------
 
@@ -202,7 +192,7 @@ SuiteItem ChainItem(size_t size, int n_letters, const std::string& value, Draws*
   item.expected = names;
   item.context = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n" +
                  Join(lines, "\n");
-  Replace(&item.context, ". \n", ".\n");
+  item.context = Replaced(item.context, ". \n", ".\n");
   item.question = "\nQuestion: Find all variables that are assigned the value " + value +
                   " in the text above. Answer: According to the chain(s) of variable assignment in the text "
                   "above, " +
