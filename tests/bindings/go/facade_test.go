@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"kvc.dev/kvc"
 	"kvc.dev/kvc/internal/flat"
@@ -225,41 +224,6 @@ func TestWaysToOpen(t *testing.T) {
 	wants(t, kvc.ErrMemory, err)
 	_, err = kvc.OpenModel(path, &kvc.ModelOptions{Device: "abacus"})
 	wants(t, kvc.ErrInvalid, err)
-}
-
-// Memory that a model was opened in stays as long as something reads it, and no longer.
-func TestMemoryIsLetGo(t *testing.T) {
-	free := make(chan bool, 1)
-	data, err := os.ReadFile(os.Getenv("KVC_STORIES"))
-	must(t, err)
-	runtime.SetFinalizer(&data[0], func(*byte) { free <- true })
-	m, err := kvc.OpenModelMemory(data, nil)
-	must(t, err)
-	data = nil
-	s, err := m.NewSession(nil, nil)
-	must(t, err)
-	must(t, s.Prefill(ctx, []int32{1, 2, 3}))
-	m.Close()
-	fork, err := s.Fork()
-	must(t, err)
-	s.Close()
-	for i := 0; i < 3; i++ {
-		runtime.GC()
-	}
-	if _, err := fork.Step(ctx); err != nil || len(free) != 0 {
-		t.Error("a session lost the memory of its model:", err)
-	}
-	fork.Close()
-	for i := 0; i < 100 && len(free) == 0; i++ {
-		runtime.GC()
-		time.Sleep(time.Millisecond)
-	}
-	if len(free) == 0 {
-		t.Error("what is closed keeps the memory of a model")
-	}
-	runtime.KeepAlive(m)
-	runtime.KeepAlive(s)
-	runtime.KeepAlive(fork)
 }
 
 func TestPolicy(t *testing.T) {
