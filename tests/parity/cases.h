@@ -26,10 +26,13 @@ class Random : public test::SplitMix64 {
   }
 };
 
-inline std::vector<const KernelTable*> Tables() {
-  const KernelTable* tables[8];
-  const int n = RunnableKernels(tables, 8);
-  return {tables, tables + n};
+inline const std::vector<const KernelTable*>& Tables() {
+  static const std::vector<const KernelTable*> all = [] {
+    const KernelTable* tables[8];
+    const int n = RunnableKernels(tables, 8);
+    return std::vector<const KernelTable*>(tables, tables + n);
+  }();
+  return all;
 }
 
 // Those, and on x86 the products of AVX-VNNI in AVX-512's encoding where the processor has that one
