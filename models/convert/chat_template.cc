@@ -4,6 +4,8 @@
 #include <ctime>
 
 #include "models/convert/printable.h"
+#include "models/convert/stop_names.h"
+#include "models/convert/tokenizer_pieces.h"
 
 namespace kvc {
 namespace {
@@ -29,19 +31,21 @@ std::string TemplateIn(const Json& value) {
 }
 
 // The special token that an assistant's turn ends with ends an answer, whatever else the source calls its
-// end.
+// end. Some sources give it the type of words; then it is known by its look, as turns end with words too.
 void StopAt(const std::string& assistant_suffix, TokenizerSpec* spec) {
   int32_t longest = -1;
   for (size_t i = 0; i < spec->pieces.size(); ++i) {
     const std::string& piece = spec->pieces[i];
-    const bool begins = spec->piece_kinds[i] == PieceKind::kControl && !piece.empty() &&
-                        assistant_suffix.compare(0, piece.size(), piece) == 0;
-    if (begins && (longest < 0 || piece.size() > spec->pieces[static_cast<size_t>(longest)].size()))
+    if (piece.empty() || assistant_suffix.compare(0, piece.size(), piece) != 0) continue;
+    const PieceKind kind = spec->piece_kinds[i];
+    const bool words = kind == PieceKind::kNormal || kind == PieceKind::kUserDefined;
+    const bool special = kind == PieceKind::kControl || (words && LooksSpecial(piece));
+    if (special && (longest < 0 || piece.size() > spec->pieces[static_cast<size_t>(longest)].size()))
       longest = static_cast<int32_t>(i);
   }
-  std::vector<int32_t>& stops = spec->stop_tokens;
-  if (longest >= 0 && longest != spec->bos && std::count(stops.begin(), stops.end(), longest) == 0)
-    stops.push_back(longest);
+  if (longest < 0 || longest == spec->bos) return;
+  if (spec->piece_kinds[static_cast<size_t>(longest)] != PieceKind::kControl) MakeControl(longest, spec);
+  AddStop(longest, spec);
 }
 
 }  // namespace

@@ -172,20 +172,30 @@ void BeginAsGlm(GgufMetadata* metadata, TokenizerSpec* spec) {
   spec->bos = ids.front(), spec->begin_tokens = std::move(ids);
 }
 
-void AddStopsByName(TokenizerSpec* spec) {
-  const auto is_named = [](const std::string& piece) {
-    const auto same = [&](const char* name) { return piece == name; };
-    return std::any_of(std::begin(kStopNames), std::end(kStopNames), same) ||
-           std::any_of(std::begin(kMoreGgufStopNames), std::end(kMoreGgufStopNames), same);
+// Tokens that end an answer by their names, whatever type they have: files give them every one.
+std::vector<int32_t> EndsByName(const std::vector<std::string>& printed,
+                                const std::vector<PieceKind>& kinds) {
+  const auto is_there = [&](const char* name) {
+    return std::find(printed.begin(), printed.end(), name) != printed.end();
   };
+  const bool channels =
+      is_there("<|return|>") && is_there("<|call|>");  // gpt-oss: "<|end|>" ends one of them
+  const auto is_named = [&](const std::string& piece) {
+    const auto same = [&](const char* name) { return piece == name; };
+    return !(channels && piece == "<|end|>") &&
+           (std::any_of(std::begin(kStopNames), std::end(kStopNames), same) ||
+            std::any_of(std::begin(kMoreGgufStopNames), std::end(kMoreGgufStopNames), same));
+  };
+  std::vector<int32_t> ids;
   const size_t most = static_cast<size_t>(kMaxStopTokens);  // pieces may all have one name
-  for (size_t i = 0; i < spec->pieces.size() && spec->stop_tokens.size() < most; ++i) {
-    if (spec->piece_kinds[i] == PieceKind::kControl && is_named(spec->pieces[i]))
-      AddStop(static_cast<int32_t>(i), spec);
+  for (size_t i = 0; i < printed.size() && ids.size() < most; ++i) {
+    if (kinds[i] != PieceKind::kUnused && kinds[i] != PieceKind::kByte && is_named(printed[i]))
+      ids.push_back(static_cast<int32_t>(i));
   }
+  return ids;
 }
 
-Status ReadSpecialTokens(GgufMetadata* metadata, TokenizerSpec* spec) {
+Status ReadSpecialTokens(GgufMetadata* metadata, const std::vector<int32_t>& ends, TokenizerSpec* spec) {
   const int64_t last = static_cast<int64_t>(spec->pieces.size()) - 1;
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.bos_token_id", 0, last, &spec->bos));
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.eos_token_id", 0, last, &spec->eos));
@@ -196,7 +206,10 @@ Status ReadSpecialTokens(GgufMetadata* metadata, TokenizerSpec* spec) {
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.eot_token_id", 0, last, &end_of_turn));
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.eom_token_id", 0, last, &end_of_message));
   for (const int32_t id : {spec->eos, end_of_turn, end_of_message}) AddStop(id, spec);
-  AddStopsByName(spec);
+  for (const int32_t id : ends) {
+    MakeControl(id, spec);
+    if (spec->stop_tokens.size() < static_cast<size_t>(kMaxStopTokens)) AddStop(id, spec);
+  }
   bool add_eos = false;
   KVC_RETURN_IF_ERROR(metadata->Bool("tokenizer.ggml.add_eos_token", &add_eos));
   if (add_eos)
@@ -222,6 +235,9 @@ Result<TokenizerSpec> ReadGgufTokenizer(GgufMetadata* metadata) {
   }
   TokenizerSpec spec;
   KVC_RETURN_IF_ERROR(ReadKinds(metadata, printed->size(), &spec.piece_kinds));
+  const std::vector<int32_t> ends = EndsByName(*printed, spec.piece_kinds);
+  for (const int32_t id : ends)  // before pieces are read: as text some are outside the alphabet of bytes
+    spec.piece_kinds[static_cast<size_t>(id)] = PieceKind::kControl;
   if (model == "gpt2") {
     KVC_RETURN_IF_ERROR(ReadByteLevel(metadata, *printed, &spec));
   } else if (model == "llama") {
@@ -232,7 +248,7 @@ Result<TokenizerSpec> ReadGgufTokenizer(GgufMetadata* metadata) {
                  "%s: the tokenizer model '%.60s' is not supported%s; supported: gpt2, llama",
                  metadata->where().c_str(), model.c_str(), WhyNotTokenizer(model).c_str());
   }
-  KVC_RETURN_IF_ERROR(ReadSpecialTokens(metadata, &spec));
+  KVC_RETURN_IF_ERROR(ReadSpecialTokens(metadata, ends, &spec));
   BeginAsGlm(metadata, &spec);
   return spec;
 }

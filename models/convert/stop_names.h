@@ -11,7 +11,13 @@ namespace kvc {
 constexpr const char* kStopNames[] = {"</s>",          "<|eos|>",    "<eos>",      "<|end_of_text|>",
                                       "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>"};
 // GGUF has room for one or two of them, and llama.cpp finds the others by name; among them these.
-constexpr const char* kMoreGgufStopNames[] = {"<|return|>", "<|call|>", "<end_of_turn>",
+constexpr const char* kMoreGgufStopNames[] = {"<|return|>",
+                                              "<|call|>",
+                                              "<|end|>",
+                                              "<end_of_turn>",
+                                              "<EOT>",
+                                              "_<EOT>",
+                                              "<end_of_utterance>",
                                               ("<\xEF\xBD\x9C"
                                                "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>")};
 

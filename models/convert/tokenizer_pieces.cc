@@ -1,6 +1,8 @@
 #include "models/convert/tokenizer_pieces.h"
 
 #include <array>
+#include <cstring>
+#include <utility>
 
 #include "lib/base/utf8.h"
 
@@ -62,6 +64,35 @@ int ParseBytePiece(const std::string& piece) {
   if (piece.size() != 6 || piece.compare(0, 3, "<0x") != 0 || piece[5] != '>') return -1;
   const int high = HexDigit(piece[3]), low = HexDigit(piece[4]);
   return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+bool LooksSpecial(const std::string& piece) {
+  for (const auto& [begin, end] : {std::pair("<|", "|>"), {"<\xEF\xBD\x9C", "\xEF\xBD\x9C>"}, {"[|", "|]"}}) {
+    const size_t n = std::strlen(begin);
+    if (piece.size() > 2 * n && piece.compare(0, n, begin) == 0 &&
+        piece.compare(piece.size() - n, n, end) == 0)
+      return true;
+  }
+  return false;
+}
+
+void MakeControl(int32_t id, TokenizerSpec* spec) {
+  const std::string& piece = spec->pieces[static_cast<size_t>(id)];
+  spec->piece_kinds[static_cast<size_t>(id)] = PieceKind::kControl;
+  std::vector<int32_t>& merges = spec->merges;
+  size_t kept = 0;
+  for (size_t i = 0; i + 1 < merges.size(); i += 2) {
+    const int32_t left_id = merges[i], right_id = merges[i + 1];
+    const std::string &left = spec->pieces[static_cast<size_t>(left_id)],
+                      &right = spec->pieces[static_cast<size_t>(right_id)];
+    const bool makes = left.size() + right.size() == piece.size() &&
+                       piece.compare(0, left.size(), left) == 0 &&
+                       piece.compare(left.size(), right.size(), right) == 0;
+    if (makes || left_id == id || right_id == id) continue;
+    merges[kept] = left_id, merges[kept + 1] = right_id;
+    kept += 2;
+  }
+  merges.resize(kept);
 }
 
 }  // namespace kvc

@@ -375,6 +375,107 @@ TEST(ConvertGguf, EndsOfTextAreStopsByTheirNames) {
   }
 }
 
+// Texts of a file replaced, each where it stands, and the tensors as far behind 32 as before. types: of
+// tokens.
+std::string Retyped(const std::string& name, const std::vector<std::pair<std::string, std::string>>& texts,
+                    const std::map<size_t, int32_t>& types, const std::vector<std::string>& entries = {}) {
+  std::string bytes = ReadAll(kData + name + ".gguf");
+  const size_t before = bytes.size(), key = bytes.find(Text("tokenizer.ggml.token_type"));
+  EXPECT_NE(key, std::string::npos);
+  const size_t first = key + Text("tokenizer.ggml.token_type").size() + 4 + 4 + 8;
+  for (const auto& [id, type] : types) std::memcpy(&bytes[first + 4 * id], &type, 4);
+  for (const auto& [from, to] : texts) {
+    const size_t at = bytes.find(Text(from));
+    EXPECT_NE(at, std::string::npos) << from;
+    bytes.replace(at, Text(from).size(), Text(to));
+  }
+  return WithEntries(bytes, entries,
+                     (before - bytes.size()) % 32);  // a multiple of 32 past zero where it grew
+}
+
+std::unique_ptr<ModelFile> ConvertedBytes(const std::string& bytes) {
+  ScratchDirectory scratch;
+  WriteAll(scratch / "x.gguf", bytes);
+  const Status status = Convert(scratch / "x.gguf", scratch / "out.kvc", {}, nullptr);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return status.ok() ? OpenModel(scratch / "out.kvc") : nullptr;
+}
+
+bool Stops(const TokenizerSpec& spec, int32_t id) {
+  return std::count(spec.stop_tokens.begin(), spec.stop_tokens.end(), id) == 1;
+}
+
+constexpr int32_t kNormalType = 1, kControlType = 3, kUserDefinedType = 4, kUnusedType = 5;
+
+// llama.cpp's list (llama-vocab.cpp), which goes by the text of a token and makes it a control token.
+TEST(ConvertGguf, EndsOfTextAreStopsWhateverTheirType) {
+  const std::string bars = "\xEF\xBD\x9C", low = "\xE2\x96\x81";
+  for (const std::string& end :
+       {std::string("<|im_end|>"), std::string("<|end|>"), std::string("<EOT>"), std::string("_<EOT>"),
+        std::string("<end_of_utterance>"), std::string("<end_of_turn>"), std::string("</s>"),
+        "<" + bars + "end" + low + "of" + low + "sentence" + bars + ">"}) {
+    for (const int32_t type : {kNormalType, kUserDefinedType, kControlType, kUnusedType}) {
+      const auto file = ConvertedBytes(Retyped("qwen2_q8_0", {{"<tool> call", end}}, {{size_t{264}, type}}));
+      ASSERT_NE(file, nullptr);
+      const TokenizerSpec& spec = file->tokenizer_spec();
+      EXPECT_EQ(Stops(spec, 264), type != kUnusedType) << end << " of type " << type;
+      if (type == kUnusedType) continue;
+      EXPECT_EQ(spec.piece_kinds[264], PieceKind::kControl) << end << " of type " << type;
+      EXPECT_EQ(spec.pieces[264], end);
+    }
+  }
+}
+
+// gpt-oss: <|end|> ends a channel, not the answer.
+TEST(ConvertGguf, AnEndBesideReturnAndCallIsNoStop) {
+  const auto file = ConvertedBytes(Retyped(
+      "qwen2_q8_0", {{"<tool> call", "<|end|>"}, {"<|bos|>", "<|return|>"}, {"<|eot_id|>", "<|call|>"}},
+      {{size_t{264}, kUserDefinedType}}));
+  ASSERT_NE(file, nullptr);
+  EXPECT_FALSE(Stops(file->tokenizer_spec(), 264));
+  EXPECT_TRUE(Stops(file->tokenizer_spec(), 261) && Stops(file->tokenizer_spec(), 263));
+  EXPECT_EQ(file->tokenizer_spec().piece_kinds[264], PieceKind::kUserDefined);
+}
+
+// Text does not become a special token; what is left of the merges makes all other pieces.
+TEST(ConvertGguf, AnEndThatMergesMakeIsNoText) {
+  const auto merges = [](const char* from, const char* to) {
+    return std::pair<std::string, std::string>(from, to);
+  };
+  const auto file = ConvertedBytes(Retyped(
+      "qwen2_q8_0",
+      {merges("he", "<E"), merges("ll", "OT"), merges("hell", "<EOT"), merges("hello", "<EOT>"),
+       merges("h e", "< E"), merges("l l", "O T"), merges("he ll", "<E OT"), merges("hell o", "<EOT >")},
+      {}));
+  ASSERT_NE(file, nullptr);
+  const TokenizerSpec& spec = file->tokenizer_spec();
+  EXPECT_EQ(spec.piece_kinds[259], PieceKind::kControl);
+  EXPECT_TRUE(Stops(spec, 259));
+  EXPECT_EQ(spec.merges, std::vector<int32_t>({'<', 'E', 'O', 'T', 256, 257, ' ', 'w'}));
+}
+
+// The end of an assistant's turn by the chat template, under a name that no list has.
+TEST(ConvertGguf, TheEndOfATurnIsAStopWhateverItsType) {
+  const auto chat = [](const std::string& end) {
+    return TextEntry("tokenizer.chat_template",
+                     "{% for m in messages %}{{ m.role + ':' + m.content }}" + end + "{% endfor %}");
+  };
+  for (const int32_t type : {kNormalType, kUserDefinedType, kControlType, kUnusedType}) {
+    const auto file = ConvertedBytes(
+        Retyped("qwen2_q8_0", {{"<tool> call", "<|fin|>"}}, {{size_t{264}, type}}, {chat("<|fin|>\n")}));
+    ASSERT_NE(file, nullptr);
+    EXPECT_EQ(file->turn_format().assistant_suffix, "<|fin|>\n");
+    EXPECT_EQ(Stops(file->tokenizer_spec(), 264), type != kUnusedType) << type;
+    EXPECT_EQ(file->tokenizer_spec().piece_kinds[264] == PieceKind::kControl, type != kUnusedType) << type;
+  }
+  // A line's end, and what only looks like words, end no answer.
+  for (const std::string& end : {std::string("\n"), std::string("hello")}) {
+    const auto file = ConvertedWith("qwen2_q8_0", {chat(end)});
+    EXPECT_EQ(file->turn_format().assistant_suffix, end);
+    EXPECT_EQ(file->tokenizer_spec().stop_tokens, std::vector<int32_t>({262, 263}));
+  }
+}
+
 // As llama-gguf-split leaves a model: metadata and some tensors in the first file, the last tensor in a
 // second.
 TEST(ConvertGguf, SeveralFilesAreOneModel) {
