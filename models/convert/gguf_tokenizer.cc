@@ -195,12 +195,21 @@ std::vector<int32_t> EndsByName(const std::vector<std::string>& printed,
   return ids;
 }
 
+// Nothing is computed with it: where files name a token that they do not have, it is none.
+Status ReadPadding(GgufMetadata* metadata, int64_t last, int32_t* pad) {
+  constexpr char kKey[] = "tokenizer.ggml.padding_token_id";
+  const GgufValue* value = metadata->Find(kKey);
+  const bool one = value != nullptr && !value->is_array && value->n_whole() == 1;
+  if (one && (value->Whole(0) < 0 || value->Whole(0) > last)) return {};
+  return metadata->Int(kKey, 0, last, pad);
+}
+
 Status ReadSpecialTokens(GgufMetadata* metadata, const std::vector<int32_t>& ends, TokenizerSpec* spec) {
   const int64_t last = static_cast<int64_t>(spec->pieces.size()) - 1;
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.bos_token_id", 0, last, &spec->bos));
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.eos_token_id", 0, last, &spec->eos));
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.unknown_token_id", 0, last, &spec->unk));
-  KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.padding_token_id", 0, last, &spec->pad));
+  KVC_RETURN_IF_ERROR(ReadPadding(metadata, last, &spec->pad));
   KVC_RETURN_IF_ERROR(metadata->Bool("tokenizer.ggml.add_bos_token", &spec->add_bos));
   int32_t end_of_turn = -1, end_of_message = -1;
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.eot_token_id", 0, last, &end_of_turn));

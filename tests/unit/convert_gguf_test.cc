@@ -407,6 +407,23 @@ bool Stops(const TokenizerSpec& spec, int32_t id) {
 
 constexpr int32_t kNormalType = 1, kControlType = 3, kUserDefinedType = 4, kUnusedType = 5;
 
+// Rows of the embedding may be fewer than the tokenizer has had tokens. llama.cpp warns and goes on without.
+TEST(ConvertGguf, PaddingOutOfTheVocabularyIsNone) {
+  const std::string key = "tokenizer.ggml.padding_token_id";
+  EXPECT_EQ(ConvertedWith("qwen2_q8_0", {U32Entry(key, 265)})->tokenizer_spec().pad, 265);
+  for (const uint32_t id : {uint32_t{266}, UINT32_MAX}) {
+    Status status;
+    const auto file = ConvertedWith("qwen2_q8_0", {U32Entry(key, id)}, &status);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(file->tokenizer_spec().pad, -1);
+  }
+  Status status;
+  ConvertedWith("qwen2_q8_0", {TextEntry(key, "5")}, &status);
+  ExpectError(status, Code::kBadModel, {key, "whole number"});
+  ConvertedWith("qwen2_q8_0", {U32Entry("tokenizer.ggml.unknown_token_id", 266)}, &status);
+  ExpectError(status, Code::kBadModel, {"unknown_token_id"});
+}
+
 // llama.cpp's list (llama-vocab.cpp), which goes by the text of a token and makes it a control token.
 TEST(ConvertGguf, EndsOfTextAreStopsWhateverTheirType) {
   const std::string bars = "\xEF\xBD\x9C", low = "\xE2\x96\x81";
