@@ -33,6 +33,7 @@ struct Family {
   bool ropes_by_type = false;  // layers that slide have a rope of their own
   double local_theta = 0;      // its theta where nothing says; 0: that of the others
   double default_theta = 10000;
+  bool whole_attn_factor = false;  // GGUF: YaRN's attn_factor is not to be multiplied by the computed one
   // Mixtures of experts: none, all its models, or (in GGUF) those that say so.
   enum Experts : uint8_t { kNone, kAlways, kSomeGguf } experts = kNone;
   bool normalise_experts = false;              // where config.json does not say, and in GGUF

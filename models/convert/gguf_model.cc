@@ -56,7 +56,8 @@ Status ReadRope(GgufMetadata* metadata, const Family& family, ModelConfig* c) {
   r.scaling = RopeScaling::kYarn;
   // llama.cpp computes YaRN's own factor when it loads a model, and multiplies it by attn_factor
   // (llama_context).
-  if (r.attention_factor > 0) r.attention_factor *= r.factor > 1 ? 0.1 * std::log(r.factor) + 1 : 1;
+  if (r.attention_factor > 0 && !family.whole_attn_factor)
+    r.attention_factor *= r.factor > 1 ? 0.1 * std::log(r.factor) + 1 : 1;
   // Its converter writes here what config.json has as attention_factor, which stands in place of the computed
   // one, or as attn_factor, which neither transformers nor llama.cpp look at. The latter takes a factor of 1
   // and more back, as in DeepSeek-R1-0528-Qwen3-8B: it is below 1, where no attention_factor of an extension

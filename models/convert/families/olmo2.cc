@@ -42,6 +42,7 @@ const Family& Olmo2() {
     Family f = Base();
     f.name = f.gguf = "olmo2", f.hf = "Olmo2ForCausalLM";
     f.read_gguf = ReadGguf;
+    f.whole_attn_factor = true;  // llama.cpp's converter wrote config.json's attention_factor there
     return f;
   }();
   return family;
