@@ -6,6 +6,7 @@
 
 #include "lib/base/file_names.h"
 #include "models/convert/chat_template.h"
+#include "models/convert/hf_added_tokens.h"
 #include "models/convert/hf_config.h"
 #include "models/convert/safetensors.h"
 #include "models/convert/packed_mxfp4.h"
@@ -138,43 +139,6 @@ int32_t TokenNamed(const JsonObject& object, const char* key, const TokenizerSpe
   return it == spec.pieces.end() ? -1 : static_cast<int32_t>(it - spec.pieces.begin());
 }
 
-// added_tokens_decoder {"32000": {"content": "<|im_start|>", "special": true}}: pieces that SentencePiece's
-// own file lacks.
-Status AddTokens(const JsonObject& object, int32_t vocab_size, TokenizerSpec* spec) {
-  const Json* added = object.Find("added_tokens_decoder");
-  if (added == nullptr || !added->is_object()) return {};
-  for (const auto& [key, value] : added->items()) {
-    const JsonObject token(value, object.where() + ": added_tokens_decoder " + key);
-    if (key.empty() || key.size() > 7 || key.find_first_not_of("0123456789") != std::string::npos)
-      return Error(Code::kBadModel, "%s: no id", token.where().c_str());
-    const size_t id = static_cast<size_t>(std::stoi(key));
-    std::string content;
-    bool special = true;
-    KVC_RETURN_IF_ERROR(token.String("content", &content));
-    KVC_RETURN_IF_ERROR(token.Bool("special", &special));
-    if (id >= static_cast<size_t>(vocab_size)) {
-      if (special) continue;  // nobody can say it (DropBeyondVocabulary)
-      return Error(Code::kBadModel, "%s: no id in the vocabulary of %d", token.where().c_str(), vocab_size);
-    }
-    while (spec->pieces.size() <= id) {
-      spec->pieces.emplace_back();
-      spec->piece_kinds.push_back(PieceKind::kUnused);
-      spec->scores.push_back(0);
-    }
-    if (spec->pieces[id] == content) continue;
-    // Files keep places for tokens to come under names like [UNUSED_TOKEN_141] (InternLM 2).
-    const bool kept_free =
-        spec->piece_kinds[id] == PieceKind::kUnused || spec->pieces[id].rfind("[UNUSED", 0) == 0;
-    if (!kept_free) {
-      return Error(Code::kBadModel, "%s: the id is taken by \"%.40s\"", token.where().c_str(),
-                   spec->pieces[id].c_str());
-    }
-    spec->pieces[id] = content;
-    spec->piece_kinds[id] = special ? PieceKind::kControl : PieceKind::kUserDefined;
-  }
-  return {};
-}
-
 Result<TokenizerSpec> ReadTokenizerFile(const std::string& directory, bool* is_sentencepiece,
                                         Checkpoint* out) {
   const std::string json = directory + "/tokenizer.json", sentencepiece = directory + "/tokenizer.model";
@@ -251,7 +215,7 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
     const JsonObject object(json.value(), tokenizer_path);
     if (is_sentencepiece) {
       spec->add_bos = true;
-      KVC_RETURN_IF_ERROR(AddTokens(object, vocab_size, spec));
+      KVC_RETURN_IF_ERROR(AddHfTokens(directory, object, vocab_size, out));
     }
     KVC_RETURN_IF_ERROR(object.Bool("add_bos_token", &spec->add_bos));
     bool add_eos = false;
@@ -266,6 +230,8 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
     if (config.bos >= 0)
       spec->add_bos = true;  // nobody says otherwise, and a model that has a BOS was trained behind it
     const Json nothing = Json::object();
+    if (is_sentencepiece)
+      KVC_RETURN_IF_ERROR(AddHfTokens(directory, JsonObject(nothing, directory), vocab_size, out));
     KVC_RETURN_IF_ERROR(ReadChatTemplate(directory, JsonObject(nothing, directory), out));
   }
   if (FileExists(generation_path)) {

@@ -488,46 +488,5 @@ TEST(ConvertHf, SpecialTokensBehindTheVocabularyAreLeftOut) {
   ExpectError(ConvertSmall(config, tensors, tokenizer(false)), Code::kBadModel, {"261 pieces", "260"});
 }
 
-// SentencePiece's own file: pieces with their type, byte pair encoding with bytes, nothing normalised.
-std::string SentencePieceModel(const std::string& last) {
-  const auto field = [](char tag, const std::string& bytes) {
-    return std::string(1, tag) + static_cast<char>(bytes.size()) + bytes;
-  };
-  std::string model;
-  const auto add = [&](const std::string& piece, char type) {
-    model += field('\x0A', field('\x0A', piece) + std::string("\x15\0\0\0\0\x18", 6) + type);
-  };
-  add("<unk>", 2), add("<s>", 3), add("</s>", 3);
-  const char digits[] = "0123456789ABCDEF";
-  for (int byte = 0; byte < 256; ++byte)
-    add(std::string("<0x") + digits[byte / 16] + digits[byte % 16] + ">", 6);
-  add(last, 4);
-  model += field('\x12', std::string("\x18\x02\x98\x02\x01", 5));
-  return model + field('\x1A', field('\x0A', "identity") + std::string("\x18\0\x20\0\x28\x01", 6));
-}
-
-// InternLM 2 keeps places free under names, and says later what stands in them.
-TEST(ConvertHf, APlaceKeptFreeIsTakenByAnAddedToken) {
-  const json added = {{"added_tokens_decoder", {{"259", {{"content", "<|im_start|>"}, {"special", true}}}}}};
-  for (const auto& [last, is_free] : {std::pair("[UNUSED_TOKEN_0]", true), {"hello", false}}) {
-    ScratchDirectory scratch;
-    json config = SmallConfig("LlamaForCausalLM");
-    config["bos_token_id"] = 1, config["eos_token_id"] = 2;
-    WriteHf(scratch / "model", config, SmallTensors("BF16"));
-    std::filesystem::remove(scratch / "model/tokenizer.json");
-    WriteAll(scratch / "model/tokenizer.model", SentencePieceModel(last));
-    WriteAll(scratch / "model/tokenizer_config.json", added.dump());
-    const Status status = Convert(scratch / "model", scratch / "out.kvc", {}, nullptr);
-    if (!is_free) {
-      ExpectError(status, Code::kBadModel, {"the id is taken by \"hello\""});
-      continue;
-    }
-    ASSERT_TRUE(status.ok()) << status.message();
-    const auto file = OpenModel(scratch / "out.kvc");
-    EXPECT_EQ(file->tokenizer_spec().pieces[259], "<|im_start|>");
-    EXPECT_EQ(file->tokenizer_spec().piece_kinds[259], PieceKind::kControl);
-  }
-}
-
 }  // namespace
 }  // namespace kvc
