@@ -201,6 +201,8 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
                          Checkpoint* out) {
   TokenizerSpec* spec = &out->content.tokenizer;
   const int32_t vocab_size = config.model.vocab_size;
+  const bool begins = !is_sentencepiece && spec->add_bos && spec->begin_tokens.empty();
+  const int32_t first = begins ? spec->bos : -1;  // what the post-processor puts before a text
   if (config.bos >= 0) spec->bos = config.bos;
   if (config.pad >= 0) spec->pad = config.pad;
   if (!config.eos.empty()) spec->eos = config.eos[0];
@@ -227,7 +229,7 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
     if (eos >= 0) spec->eos = eos;
     KVC_RETURN_IF_ERROR(ReadChatTemplate(directory, object, out));
   } else {
-    if (config.bos >= 0)
+    if (config.bos >= 0 && is_sentencepiece)
       spec->add_bos = true;  // nobody says otherwise, and a model that has a BOS was trained behind it
     const Json nothing = Json::object();
     if (is_sentencepiece)
@@ -245,6 +247,7 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
     for (const int32_t id : ids) AddStop(id, spec);
   }
   AddStop(spec->eos, spec);
+  if (first >= 0 && first != spec->bos) spec->begin_tokens = {first};
   if (spec->bos < 0) spec->add_bos = false;
   return {};
 }

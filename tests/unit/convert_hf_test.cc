@@ -380,7 +380,7 @@ TEST(ConvertHf, SpecialTokensAndTurns) {
   std::unique_ptr<ModelFile> file;
   ASSERT_TRUE(ConvertSmall(config, tensors, {}, &file).ok());
   EXPECT_EQ(file->tokenizer_spec().bos, 256);
-  EXPECT_TRUE(file->tokenizer_spec().add_bos);  // nothing says otherwise
+  EXPECT_FALSE(file->tokenizer_spec().add_bos);  // tokenizer.json puts nothing in front
   EXPECT_TRUE(file->turn_format().user_prefix.empty());
   const json tokenizer = {
       {"add_bos_token", false},
@@ -404,6 +404,40 @@ TEST(ConvertHf, SpecialTokensAndTurns) {
               Code::kBadModel, {"generation_config.json", "9999"});
   ExpectError(ConvertSmall(config, tensors, {{"tokenizer_config.json", R"({"add_eos_token": true})"}}),
               Code::kUnsupported, {"add_eos_token"});
+}
+
+// tokenizer.json is whole by itself: what its post-processor puts in front of a text, nothing or a token that
+// others do not call BOS, does the package tokenizers put there.
+TEST(ConvertHf, ThePostProcessorSaysWhatATextBeginsWith) {
+  const json config = SmallConfig("LlamaForCausalLM");  // bos_token_id 256, <|bos|>
+  const auto begins = [&](const char* first, std::map<std::string, std::string> files) {
+    json tokenizer = json::parse(SmallTokenizer());
+    if (first != nullptr) {
+      tokenizer["post_processor"] = {
+          {"type", "TemplateProcessing"},
+          {"single", {{{"SpecialToken", {{"id", first}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}}}}}}};
+    }
+    files["tokenizer.json"] = tokenizer.dump();
+    std::unique_ptr<ModelFile> file;
+    const Status status = ConvertSmall(config, SmallTensors("BF16"), files, &file);
+    EXPECT_TRUE(status.ok()) << status.message();
+    const TokenizerSpec& spec = file->tokenizer_spec();
+    EXPECT_EQ(spec.bos, 256);
+    if (!spec.add_bos) return std::vector<int32_t>();
+    return spec.begin_tokens.empty() ? std::vector<int32_t>{spec.bos} : spec.begin_tokens;
+  };
+  using Ids = std::vector<int32_t>;
+  const std::map<std::string, std::string> none,
+      named = {{"tokenizer_config.json", R"({"bos_token": "<|bos|>"})"}},
+      off = {{"tokenizer_config.json", R"({"add_bos_token": false})"}},
+      on = {{"tokenizer_config.json", R"({"add_bos_token": true})"}};
+  for (const auto& files : {none, named}) {
+    EXPECT_EQ(begins(nullptr, files), Ids());
+    EXPECT_EQ(begins("<|bos|>", files), Ids({256}));
+    EXPECT_EQ(begins("<|im_start|>", files), Ids({258}));
+  }
+  EXPECT_EQ(begins("<|im_start|>", off), Ids());
+  EXPECT_EQ(begins(nullptr, on), Ids({256}));
 }
 
 // One that marks turns with `mark`, and begins with BOS.
