@@ -33,6 +33,11 @@ struct Family {
   bool ropes_by_type = false;  // layers that slide have a rope of their own
   double local_theta = 0;      // its theta where nothing says; 0: that of the others
   double default_theta = 10000;
+  // What transformers' class has where config.json does not say (null says: none). default_eps 0: the class
+  // comes with each checkpoint, so that it must say.
+  double default_eps = 1e-6;
+  int32_t default_window = 0;
+  bool switched_windows = false;   // none without use_sliding_window
   bool whole_attn_factor = false;  // GGUF: YaRN's attn_factor is not to be multiplied by the computed one
   // Mixtures of experts: none, all its models, or (in GGUF) those that say so.
   enum Experts : uint8_t { kNone, kAlways, kSomeGguf } experts = kNone;

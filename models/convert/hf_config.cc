@@ -209,13 +209,16 @@ Status ReadShape(const JsonObject& object, const Family& family, ModelConfig* c)
   }
   c->max_tokens = 2048;
   KVC_RETURN_IF_ERROR(object.Int("max_position_embeddings", 1, kMaxContext, &c->max_tokens));
+  if (family.default_eps == 0 && !object.Has("rms_norm_eps"))
+    return Error(Code::kBadModel, "%s: rms_norm_eps is missing", object.where().c_str());
   KVC_RETURN_IF_ERROR(object.Number("rms_norm_eps", 0, 1, &c->norm_eps));
   return object.Bool("tie_word_embeddings", &c->tied_head);
 }
 
 // Which layers slide: a list of layer types, or what is usual in the family.
 Status ReadWindows(const JsonObject& object, const Family& family, ModelConfig* c) {
-  int32_t window = 0;
+  const bool switched_off = family.switched_windows && !object.Has("use_sliding_window");
+  int32_t window = object.json().contains("sliding_window") || switched_off ? 0 : family.default_window;
   KVC_RETURN_IF_ERROR(object.Int("sliding_window", 0, kMaxContext, &window));
   bool on = true;
   KVC_RETURN_IF_ERROR(object.Bool("use_sliding_window", &on));
@@ -313,7 +316,7 @@ Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& wher
   KVC_RETURN_IF_ERROR(CheckSettings(object, family, &config.warnings));
   ModelConfig& c = config.model;
   c.architecture = family.name;
-  c.norm_eps = 1e-6;
+  c.norm_eps = family.default_eps;
   c.qk_norm = family.qk_norm, c.wide_qk_norm = family.wide_qk_norm;
   c.norms_before = family.norms_before, c.norms_after = family.norms_after;
   c.layer_norms = family.layer_norms, c.attention_sinks = family.attention_sinks;

@@ -319,6 +319,69 @@ std::vector<int32_t> Windows(const ModelConfig& c) {
   return windows;
 }
 
+// What the classes of transformers have where config.json does not say (configuration_*.py); null is none.
+TEST(ConvertHf, WhatIsAbsentIsWhatTheClassHas) {
+  const auto read = [](const std::string& architecture, const char* absent, const json& more) {
+    json config = With(architecture, more);
+    config["num_hidden_layers"] = 4;
+    config.erase(absent);
+    return Parsed(config).value().model;
+  };
+  const json experts = {{"num_experts", 4}, {"num_local_experts", 4}, {"num_experts_per_tok", 2}};
+  const json none = json::object(), gelu = {{"hidden_activation", "gelu_pytorch_tanh"}};
+  struct Default {
+    const char* architecture;
+    double eps;
+    int32_t window;
+    json more;
+  };
+  for (const auto& [name, eps, window, more] : {Default{"LlamaForCausalLM", 1e-6, 0, none},
+                                                Default{"MistralForCausalLM", 1e-6, 4096, none},
+                                                Default{"MinistralForCausalLM", 1e-6, 4096, none},
+                                                Default{"MixtralForCausalLM", 1e-5, 0, experts},
+                                                Default{"Qwen2ForCausalLM", 1e-6, 0, none},
+                                                Default{"Qwen3ForCausalLM", 1e-6, 0, none},
+                                                Default{"Qwen3MoeForCausalLM", 1e-6, 0, experts},
+                                                Default{"GemmaForCausalLM", 1e-6, 0, gelu},
+                                                Default{"Gemma2ForCausalLM", 1e-6, 4096, gelu},
+                                                Default{"Gemma3ForCausalLM", 1e-6, 4096, gelu},
+                                                Default{"Phi3ForCausalLM", 1e-5, 0, none},
+                                                Default{"SmolLM3ForCausalLM", 1e-6, 0, none},
+                                                Default{"GraniteForCausalLM", 1e-6, 0, none},
+                                                Default{"Olmo2ForCausalLM", 1e-5, 0, none},
+                                                Default{"Olmo3ForCausalLM", 1e-5, 4096, none},
+                                                Default{"OlmoeForCausalLM", 1e-5, 0, experts},
+                                                Default{"GlmForCausalLM", 1.5625e-7, 0, none},
+                                                Default{"Glm4ForCausalLM", 1.5625e-7, 0, none},
+                                                Default{"Exaone4ForCausalLM", 1e-5, 4096, none},
+                                                Default{"GptOssForCausalLM", 1e-5, 128, experts}}) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(read(name, "rms_norm_eps", more).norm_eps, eps);
+    ModelConfig c = read(name, "sliding_window", more);
+    int32_t widest = c.sliding_window;
+    for (const int32_t one : Windows(c)) widest = std::max(widest, one);
+    EXPECT_EQ(widest, window);
+    json off = more;
+    off["sliding_window"] = nullptr;
+    c = read(name, "", off);
+    EXPECT_EQ(c.sliding_window, 0);
+    for (const int32_t one : Windows(c)) EXPECT_EQ(one, 0);
+  }
+  for (const char* name : {"Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"}) {
+    json on = experts;
+    if (std::string(name) != "Qwen3MoeForCausalLM") on = none;
+    on["use_sliding_window"] = true, on["max_window_layers"] = 0;
+    EXPECT_EQ(read(name, "sliding_window", on).sliding_window, 4096) << name;
+  }
+  // InternLM 2's class is not one of transformers: it comes with each checkpoint.
+  json config = SmallConfig("InternLM2ForCausalLM");
+  config.erase("rms_norm_eps");
+  ExpectError(ParseConfig(config), Code::kBadModel, {"rms_norm_eps is missing"});
+  // EXAONE 4 with windows: layers that see everything do not rotate.
+  const ModelConfig c = read("Exaone4ForCausalLM", "sliding_window", none);
+  for (size_t i = 0; i < c.layers.size(); ++i) EXPECT_EQ(c.layers[i].rope, i == 3 ? -1 : 0);
+}
+
 TEST(ConvertHf, LayersThatDiffer) {
   ModelConfig c =
       Parsed(With("Qwen2ForCausalLM",

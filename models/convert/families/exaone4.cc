@@ -27,7 +27,7 @@ void RotateOnlyWindows(bool any_window, ModelConfig* c) {
 }
 
 Status Read(const JsonObject& object, ModelConfig* c) {
-  RotateOnlyWindows(object.Has("sliding_window"), c);
+  RotateOnlyWindows(object.Has("sliding_window") || !object.json().contains("sliding_window"), c);
   return {};
 }
 
@@ -46,6 +46,7 @@ const Family& Exaone4() {
   static const Family family = [] {
     Family f;
     f.name = f.gguf = "exaone4", f.hf = "Exaone4ForCausalLM";
+    f.default_eps = 1e-5, f.default_window = 4096;
     f.qk_norm = true;
     f.norms_before = false, f.norms_after = true;
     f.hf_names = {{"model.layers.%.post_attention_layernorm.weight", R::kAttentionPostNorm},

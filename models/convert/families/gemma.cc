@@ -88,6 +88,7 @@ Family Base() {
 
 Family Base2() {
   Family f = Base();
+  f.default_window = 4096;
   f.norms_after = true;
   f.hf_names = {{"model.layers.%.post_attention_layernorm.weight", R::kAttentionPostNorm},
                 {"model.layers.%.pre_feedforward_layernorm.weight", R::kFfnNorm},

@@ -11,7 +11,7 @@ Family Base() {
   Family f;
   f.hf_pairing = f.gguf_pairing = RopePairing::kInterleaved;
   f.biases = Biases::kOptionalQkv;
-  f.rotated_share = 0.5;
+  f.rotated_share = 0.5, f.default_eps = 1.5625e-7;
   f.hf_names = {{"model.layers.%.mlp.gate_up_proj.weight", R::kGate, TensorName::kFusedGateUp}};
   f.gguf_names = {{"blk.%.ffn_up.weight", R::kGate, TensorName::kFusedGateUp}};
   f.settings = {"partial_rotary_factor"};

@@ -45,6 +45,7 @@ const Family& GptOss() {
     f.attention_sinks = true;
     f.experts = Family::kAlways, f.normalise_experts = true;
     f.default_theta = 150000;
+    f.default_eps = 1e-5, f.default_window = 128;
     f.hf_names = {
         {"model.layers.%.self_attn.sinks", R::kAttentionSinks},
         {"model.layers.%.mlp.router.weight", R::kRouter},

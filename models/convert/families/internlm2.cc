@@ -12,6 +12,7 @@ const Family& InternLm2() {
   static const Family family = [] {
     Family f;
     f.name = f.gguf = "internlm2", f.hf = "InternLM2ForCausalLM";
+    f.default_eps = 0;
     f.gguf_pairing = RopePairing::kInterleaved;
     f.hf_names = {{"model.tok_embeddings.weight", R::kEmbedding},
                   {"output.weight", R::kOutputHead},

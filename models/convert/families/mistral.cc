@@ -18,6 +18,7 @@ const Family& Mistral() {
   static const Family family = [] {
     Family f;
     f.name = "mistral", f.hf = "MistralForCausalLM";
+    f.default_window = 4096;
     f.slides = AllSlide;
     return f;
   }();
@@ -28,6 +29,7 @@ const Family& Ministral() {
   static const Family family = [] {
     Family f;
     f.name = "ministral", f.hf = "MinistralForCausalLM";
+    f.default_window = 4096;
     f.slides = AllSlide;
     return f;
   }();
@@ -47,6 +49,7 @@ const Family& Mixtral() {
                   {"model.layers.%.block_sparse_moe.experts.#.w2.weight", R::kExpertDown}};
     f.settings = {"num_experts", "num_local_experts"};
     f.default_theta = 1e6;
+    f.default_eps = 1e-5;
     return f;
   }();
   return family;

@@ -32,6 +32,7 @@ Family Base() {
   f.hf_names = {{"model.layers.%.post_attention_layernorm.weight", R::kAttentionPostNorm},
                 {"model.layers.%.post_feedforward_layernorm.weight", R::kFfnPostNorm}};
   f.default_theta = 500000;
+  f.default_eps = 1e-5;
   return f;
 }
 
@@ -52,6 +53,7 @@ const Family& Olmo3() {
   static const Family family = [] {
     Family f = Base();
     f.name = "olmo3", f.hf = "Olmo3ForCausalLM";
+    f.default_window = 4096;
     f.ropes_by_type = true;
     f.slides = ThreeOfFour;
     return f;

@@ -7,6 +7,7 @@ const Family& Olmoe() {
   static const Family family = [] {
     Family f;
     f.name = f.gguf = "olmoe", f.hf = "OlmoeForCausalLM";
+    f.default_eps = 1e-5;
     f.biases = Biases::kOptionalAll;
     f.qk_norm = f.wide_qk_norm = true;
     f.experts = Family::kAlways;

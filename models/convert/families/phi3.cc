@@ -20,6 +20,7 @@ const Family& Phi3() {
   static const Family family = [] {
     Family f;
     f.name = f.gguf = "phi3", f.hf = "Phi3ForCausalLM";
+    f.default_eps = 1e-5;
     f.rotated_share = 0;
     f.hf_names = {{"model.layers.%.self_attn.qkv_proj.weight", R::kQuery, TensorName::kFusedQkv},
                   {"model.layers.%.mlp.gate_up_proj.weight", R::kGate, TensorName::kFusedGateUp}};

@@ -48,6 +48,7 @@ const Family& Qwen2() {
   static const Family family = [] {
     Family f;
     f.name = f.gguf = "qwen2", f.hf = "Qwen2ForCausalLM";
+    f.default_window = 4096, f.switched_windows = true;
     f.biases = Biases::kQkv;
     f.slides = FromLayerOn;
     return f;
@@ -59,6 +60,7 @@ const Family& Qwen3() {
   static const Family family = [] {
     Family f;
     f.name = f.gguf = "qwen3", f.hf = "Qwen3ForCausalLM";
+    f.default_window = 4096, f.switched_windows = true;
     f.biases = Biases::kOptionalAll, f.qk_norm = true;
     f.slides = FromLayerOn;
     return f;
@@ -70,6 +72,7 @@ const Family& Qwen3Moe() {
   static const Family family = [] {
     Family f;
     f.name = f.gguf = "qwen3moe", f.hf = "Qwen3MoeForCausalLM";
+    f.default_window = 4096, f.switched_windows = true;
     f.biases = Biases::kOptionalAll, f.qk_norm = true;
     f.slides = AllWhereOn;
     f.experts = Family::kAlways;
