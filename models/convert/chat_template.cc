@@ -1,6 +1,5 @@
 #include "models/convert/chat_template.h"
 
-#include <algorithm>
 #include <ctime>
 
 #include "models/convert/printable.h"
