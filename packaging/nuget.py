@@ -102,6 +102,7 @@ def make():
         os.makedirs(place)
         shutil.copy(library, place)
     shutil.copy(os.path.join(package.ROOT, "docs/csharp.md"), os.path.join(folder, "README.md"))
+    package.run("cmake", "-P", os.path.join(package.ROOT, "cmake/installed_links.cmake"), "docs", folder)
     write_text(os.path.join(folder, "Kvc.nuspec"), NUSPEC.format(version=package.version()))
     package.write_meta(folder, "Kvc", folder)
     types = content_types(folder)

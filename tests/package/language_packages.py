@@ -89,6 +89,9 @@ def test_nuget(folder):
     expect(texts["id"] == "Kvc" and os.path.basename(path) == f"Kvc.{texts['version']}.nupkg", f"Kvc.nuspec: {texts}")
     for named in (texts["license"], texts["readme"]):
         expect(named in names, f"Kvc.nuspec names {named}")
+    with open(os.path.join(tree, "README.md"), encoding="utf-8") as file:
+        dangling = [link for link in re.findall(r"\]\(([^)#]+)", file.read()) if ":" not in link and link not in names]
+    expect(not dangling, f"README.md links to {dangling}")
     run([sys.executable, os.path.join(ROOT, "packaging/check_elf.py"), os.path.join(tree, "runtimes"), "2.28"])
     check_meta(tree, {"Kvc", "PCRE2", "utf8proc"})
     # What .NET does with the folders: the assembly, and the library of its own system, in reach of the program.
