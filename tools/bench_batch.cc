@@ -222,8 +222,8 @@ std::string BatchText(const BatchResult& result, const BatchWork& work) {
                   Format("%.2f chunks", arrival.InChunks(arrival.reading_longest))});
   }
   return "\n" + speed.Text() +
-         Format("\na prompt of %d tokens arrives, read in %d steps\n", work.arriving,
-                result.arrivals[0].n_steps) +
+         Format("\na prompt of %d tokens arrives, read in %s\n", work.arriving,
+                Counted(result.arrivals[0].n_steps, "step", "steps").c_str()) +
          delay.Text();
 }
 

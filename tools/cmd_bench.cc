@@ -373,7 +373,7 @@ Action AddBench(CLI::App* app) {
       ->type_name("N,...");
   AddInput(app, "--tokens", &options->tokens, "Token ids from a JSON array instead of made-up ones")
       ->excludes(prompt);
-  app->add_flag("--json", options->json, "One JSON document on stdout");
+  app->add_flag("--json", options->json, "One JSON document on stdout; of several prompts a line each");
   return [options](Signals* signals) { return Bench(*options, signals); };
 }
 

@@ -44,6 +44,7 @@ int Kept(const KeptOptions& options, Signals* signals) {
   const Model model = OpenModel(options.model, signals);
   const TokenList prompt = ReadPrompt(options.prompt, model, /*asked=*/false);
   if (options.session.on_full != "slide") NoteBeyondTraining(model, policy, options.session.context);
+  NoteReadInParts(model, options.session, static_cast<int64_t>(prompt.size()));
   CancelOnSignal cancel(signals);
   Session session(model, policy, SessionParams(options.session));
   const WatchSession watch(&cancel, session);
@@ -73,7 +74,7 @@ int Kept(const KeptOptions& options, Signals* signals) {
                    {"tokens", answer.tokens},
                    {"policy", policy.Describe()}});
   } else {
-    Print(policy.Describe() + ", " + FormatCount(static_cast<int64_t>(prompt.size())) + " tokens\n" +
+    Print(policy.Describe() + "\n" + Counted(static_cast<int64_t>(prompt.size()), "token", "tokens") + "\n" +
           table.Text());
   }
   return kExitGood;

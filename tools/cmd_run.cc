@@ -74,9 +74,8 @@ int32_t MostTokens(const RunOptions& options, const Model& model, const Session&
   if (options.max_tokens >= 0) return options.max_tokens;
   if (!options.load.empty()) return kAnswer;  // how much it holds is the file's
   if (options.session.on_full != "error") return kAnswer;
-  const int64_t holds = options.session.context > 0 ? options.session.context : model.info().max_tokens;
-  // The last token of an answer needs no place.
-  return static_cast<int32_t>(std::clamp<int64_t>(holds - session.Stats().n_tokens + 1, 1, kAnswer));
+  const int64_t left = RoomOf(model, options.session) - session.Stats().n_tokens;
+  return static_cast<int32_t>(std::clamp<int64_t>(left + 1, 1, kAnswer));  // the last one needs no place
 }
 
 // Says it when an answer ended for want of room alone.
@@ -231,9 +230,10 @@ void PrintStats(const Answers& run, const Model& model) {
   Note("\n" + run.policy + "\n" + table.Text());
 }
 
-void PrintComparison(const Answers& run, const Answers& full, bool questions,
+// full_name: of the full cache, which has no more room than the other one.
+void PrintComparison(const Answers& run, const Answers& full, const std::string& full_name, bool questions,
                      const std::vector<std::string>& asked) {
-  Table table({"", "compressed", "full"}, "lrr");
+  Table table({"", "compressed", full_name}, "lrr");
   const bool fits = full.failure.empty();
   const auto row = [&](const char* name, const std::string& a, const std::string& b) {
     table.AddRow({name, a, fits ? b : "-"});
@@ -314,20 +314,25 @@ void Answer(const RunOptions& options, const Model& model, const Policy& policy,
   TokenList prompt;
   if (options.load.empty())
     prompt = ReadPrompt(options.prompt, model, !options.questions.empty() || !options.save.empty());
+  const int64_t n_prompt = static_cast<int64_t>(prompt.size()), room = RoomOf(model, options.session);
+  if (options.load.empty()) NoteReadInParts(model, options.session, n_prompt);
   CancelOnSignal cancel(signals);
   const Answers run = AnswerAll(options, model, policy, prompt, &cancel, /*stream=*/!options.json);
   if (!options.save.empty())
-    Note("kvc: " + FormatCount(run.after_prompt.n_prompt) + " tokens, compressed to " +
-         FormatBytes(run.after_prompt.cache_bytes) + ", are in " + Printable(options.save));
+    Note("kvc: " + FormatCount(run.after_prompt.n_prompt) + " tokens, in a cache of " +
+         FormatBytes(run.after_prompt.cache_bytes) + ", are in " + Printable(options.save) +
+         ": ask with --load" + (options.model.framing.chat ? " and --chat" : ""));
   if (options.stats && !options.json) PrintStats(run, model);
   if (!run.drafts_ended.empty()) Note("kvc: note: no more drafts: " + run.drafts_ended);
   if (options.json) {
     Json out = RunJson(run, options);
+    if (n_prompt > room && options.load.empty()) out["read_in_parts_of"] = room;
     if (options.compare) out["compare"] = ComparisonJson(run, AnswerInFull(options, model, prompt, &cancel));
     PrintJson(out);
   } else if (options.compare) {
     const Answers full = AnswerInFull(options, model, prompt, &cancel);
-    PrintComparison(run, full, !options.questions.empty(), options.questions);
+    const std::string full_name = n_prompt > room ? "full, cut to " + FormatCount(room) : "full";
+    PrintComparison(run, full, full_name, !options.questions.empty(), options.questions);
   }
 }
 
@@ -369,7 +374,7 @@ Action AddRun(CLI::App* app) {
   app->add_option(
          "--draft", options->draft,
          "Foresee up to N tokens from what prompt and answer say, and check them at once: the same answer in "
-         "fewer passes")
+         "fewer passes; N up to 31")
       ->check(Whole(1, 31))
       ->type_name("N");
   app->add_option("--draft-policy", options->draft_policy,
@@ -398,7 +403,7 @@ Action AddRun(CLI::App* app) {
     load->excludes(app->get_option(own));                        // the file has them, or they need the text
   save->excludes(load)->excludes(app->get_option("--compare"));  // one cache is kept
   app->add_flag("--stats", options->stats, "Memory and time, on stderr");
-  app->add_flag("--json", options->json, "One JSON document on stdout");
+  app->add_flag("--json", options->json, "One JSON document on stdout; none when it fails");
   return [options, app](Signals* signals) {
     NoteNothingDrawn(*app, options->session);
     for (const char* of_answers : {"--max-tokens", "--draft"})

@@ -213,14 +213,15 @@ std::string NothingPassed(const TuneCommand& command, const TuneData& data, cons
     const double loss = Ratio(test.At(l, 0).total_loss, static_cast<double>(test.At(l, 0).n));
     if (loss < least) least = loss, nearest = l;
   }
-  std::string text = Format("no budget passed: the nearest, %s, lost %s of the questions of %s",
+  std::string text = Format("no budget passed: the nearest, %s, lost %s of the questions of %lld of %s",
                             out.ladders[nearest][0].policy.spec().c_str(), Share(least).c_str(),
-                            Counted(test.At(nearest, 0).n, "task", "tasks").c_str());
+                            static_cast<long long>(test.At(nearest, 0).n),
+                            Counted(static_cast<int64_t>(data.split.tune.size()), "task", "tasks").c_str());
   const int64_t needed = DrawsNeeded(least, command.promise.max_loss, test.level(), data.is_binary);
   if (needed > 0) {
     text += "; if it goes on like that, " + Counted(needed, "task", "tasks") + " to tune on would be enough";
   }
-  return text + ". The full cache loses nothing";
+  return text + ". Larger --budgets, another policy or a larger --max-loss may pass";
 }
 
 void PrintOutcome(const TuneCommand& command, const Model& model, const TuneData& data,

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <mutex>
 #include <new>
+#include <set>
 
 #include "tools/command.h"
 #include "tools/kvc_handles.h"
@@ -39,7 +41,7 @@ constexpr Command kCommands[] = {
      "Ada?\"\n"
      "  kvc run instruct.kvc --chat --system \"Answer in one sentence.\" --prompt \"Who was Ada Lovelace?\"",
      AddRun},
-    {"chat", "talk with a model; what is kept of the conversation stays within a budget",
+    {"chat", "talk with a model; every turn brings what is kept of the conversation back to its budget",
      "kvc chat model.kvc --policy snapkv:budget=256 --system \"Answer in one sentence.\"", AddChat},
     {"kept", "list the token positions a policy keeps in every head",
      "kvc kept recall.kvc --prompt-file book.txt --policy snapkv:budget=64 --json", AddKept},
@@ -151,6 +153,19 @@ void PrintLog(void*, int32_t level, const char* text) {
   }
 }
 
+// Of that, without --verbose: what was asked for and is not to be had, or costs more than it seems. Each line
+// once, as some commands make a session for every text; those not that the program says in its own words.
+void PrintWarning(void* user, int32_t level, const char* text) {
+  constexpr const char* kSaidAnyway[] = {"a call fails: ", "max_tokens="};
+  const std::string line = text;
+  for (const char* said : kSaidAnyway)
+    if (line.rfind(said, 0) == 0) return;
+  static std::mutex mutex;
+  static std::set<std::string> printed;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (printed.insert(line).second) PrintLog(user, level, text);
+}
+
 // CLI11 gives --name= the next argument for its value: an empty one is meant.
 std::vector<std::string> WithEmptyValues(const std::vector<std::string>& arguments) {
   std::vector<std::string> out;
@@ -201,7 +216,7 @@ int Run(std::vector<std::string> arguments, Signals* signals) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitGood : kExitUsage;
   }
-  if (verbose) kvc_set_log(KVC_LOG_DEBUG, &PrintLog, nullptr);
+  kvc_set_log(verbose ? KVC_LOG_DEBUG : KVC_LOG_WARNING, verbose ? &PrintLog : &PrintWarning, nullptr);
   for (size_t i = 0; i < std::size(kCommands); ++i) {
     if (subcommands[i]->parsed()) return actions[i](signals);
   }
@@ -217,6 +232,9 @@ int RunAndComplain(const std::vector<std::string>& arguments, Signals* signals) 
   } catch (const UsageError& error) {
     Complain(error.what());
     return kExitUsage;
+  } catch (const StatusFailure& error) {
+    const bool ended = error.status() == KVC_E_CANCELLED && signals->received() != 0;
+    Complain(ended ? signals->Ending() : error.what());
   } catch (const std::bad_alloc&) {
     Complain("out of memory");
   } catch (const std::exception& error) {

@@ -10,6 +10,7 @@
 #include "models/convert/size_text.h"
 #include "tools/files.h"
 #include "tools/model_cache.h"
+#include "tools/texts.h"
 
 namespace kvc::tool {
 
@@ -325,9 +326,22 @@ void NoteBeyondTraining(const Model& model, const Policy& policy, int64_t n_toke
        " that this model was trained for: what it says past those is worth little");
 }
 
+int64_t RoomOf(const Model& model, const SessionOptions& options) {
+  return options.context > 0 ? options.context : model.info().max_tokens;
+}
+
+void NoteReadInParts(const Model& model, const SessionOptions& options, int64_t n_prompt) {
+  const int64_t room = RoomOf(model, options);
+  if (options.on_full == "error" || n_prompt <= room) return;
+  Note("kvc: note: the prompt has " + FormatCount(n_prompt) + " tokens and the session room for " +
+       FormatCount(room) + ": it is read in parts, and old tokens are dropped (--on-full " + options.on_full +
+       "); --context N makes room for N");
+}
+
 void RethrowWithRoom(const StatusFailure& failure, const Model& model, const SessionOptions& options) {
   if (failure.status() != KVC_E_CONTEXT_FULL || options.on_full != "error") throw;
-  throw StatusFailure(failure.status(), std::string(failure.what()) +
+  // max_tokens is what the library calls it; here --max-tokens is another thing.
+  throw StatusFailure(failure.status(), Replaced(failure.what(), "max_tokens=", "--context ") +
                                             "\n--context N makes room for N tokens (the model was " +
                                             "trained for " + FormatCount(model.info().max_tokens) +
                                             "); --on-full slide goes on and drops old ones");

@@ -89,6 +89,10 @@ void NoteNothingDrawn(const CLI::App& app, const SessionOptions& options);
 // Says so when a session of so many tokens goes beyond what the model was trained for.
 // Nothing where positions are counted in a cache that stays small (pos_mode=incache, decode=step).
 void NoteBeyondTraining(const Model& model, const Policy& policy, int64_t n_tokens);
+// Most tokens of a session with these options.
+int64_t RoomOf(const Model& model, const SessionOptions& options);
+// Says it when a prompt of n_prompt tokens does not fit and --on-full drops what came before.
+void NoteReadInParts(const Model& model, const SessionOptions& options, int64_t n_prompt);
 // Of a session that is full, what the command line could have said instead; any other failure as it is.
 [[noreturn]] void RethrowWithRoom(const StatusFailure& failure, const Model& model,
                                   const SessionOptions& options);

@@ -210,7 +210,7 @@ std::vector<Task> TasksThatFit(const Model& model, const TaskEvaluator& evaluato
   if (n_long == 0) return usable;
   const std::string why = Format("%s: %zu task%s longer than the model's context of %d tokens", file.c_str(),
                                  n_long, n_long == 1 ? " is" : "s are", model.info().max_tokens);
-  if (usable.empty()) throw Failure(why);
+  if (usable.empty()) throw Failure(why + ": shorten it, or convert the model with --rope, to reach further");
   Note("kvc: note: " + why + " and left out");
   return usable;
 }

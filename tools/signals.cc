@@ -43,14 +43,17 @@ bool IsIgnored(int signal_number) {
   _exit(128 + signal_number);  // where the default of the signal is not to end
 }
 
+const char* NameOf(int signal_number) {
+  for (const EndingSignal& known : kEndingSignals) {
+    if (known.number == signal_number) return known.name;
+  }
+  return "a signal";
+}
+
 // Not through stdio, whose locks another thread may hold for ever.
 void SayEnded(int signal_number) {
-  const char* name = "a signal";
-  for (const EndingSignal& known : kEndingSignals) {
-    if (known.number == signal_number) name = known.name;
-  }
   char text[64] = "kvc: ended by ";
-  std::strcat(text, name);
+  std::strcat(text, NameOf(signal_number));
   std::strcat(text, "\n");
   static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text)));
 }
@@ -121,6 +124,8 @@ void Signals::RemoveTemporariesOf(const std::string& output) {
 }
 
 int Signals::received() const { return state_->received; }
+
+std::string Signals::Ending() const { return std::string("ended by ") + NameOf(state_->received); }
 
 void Signals::DieOf(int signal_number) { DieBySignal(signal_number); }
 

@@ -20,6 +20,7 @@ class Signals {
   void RemoveTemporariesOf(const std::string& output);
   // The signal that asked a command to stop; 0: none.
   int received() const;
+  std::string Ending() const;  // "ended by SIGINT"
   // Ends the program as that signal would have.
   [[noreturn]] void DieOf(int signal_number);
 

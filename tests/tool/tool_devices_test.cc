@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 Json Processor(const std::string& isa) {
   const ProgramResult result = RunShell("KVC_ISA=$2 \"$1\" devices --no-measure --json", {isa});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.err, "") << isa;
+  EXPECT_EQ(result.err.find("kvc: warning: KVC_ISA=") == 0, isa == "abacus") << result.err;
   for (const Json& device : result.Json())
     if (device["name"] == "cpu") return device;
   ADD_FAILURE() << result.out;
@@ -46,7 +46,7 @@ TEST(ToolDevices, AnUnknownInstructionSetIsIgnoredAloud) {
             plain["description"].get<std::string>() + ", as KVC_ISA names none of its instruction sets");
   EXPECT_EQ(device["instruction_sets"], plain["instruction_sets"]);
   const ProgramResult run =
-      RunShell("KVC_ISA=abacus \"$1\" run \"$2\" --verbose --max-tokens 1 --prompt hello", {KVC_RECALL});
+      RunShell("KVC_ISA=abacus \"$1\" run \"$2\" --max-tokens 1 --prompt hello", {KVC_RECALL});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   const size_t at = run.err.find("KVC_ISA=abacus is ignored: this build and processor have ");
   ASSERT_NE(at, std::string::npos) << run.err;

@@ -43,6 +43,64 @@ TEST(ToolUsage, MessagesNameTheWayOut) {
       1, "\"questions\" is empty: a context has one at least");
 }
 
+int Count(const std::string& text, const std::string& words) {
+  int n = 0;
+  for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++n;
+  return n;
+}
+
+// What goes past the end is dropped before anybody asks; a full cache that was cut too agrees with it.
+TEST(ToolUsage, APromptThatIsReadInPartsIsSaid) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "one two ";
+  const std::string file = folder.Write("long.txt", text);
+  const std::vector<std::string> run = {"run", KVC_RECALL, "--prompt-file", file, "--max-tokens", "1"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = run;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunKvc(arguments);
+  };
+  ExpectError({"run", KVC_RECALL, "--prompt-file", file, "--context", "64"}, 1, "do not fit in --context 64");
+  for (const std::string how : {"slide", "evict"}) {
+    const ProgramResult cut = with({"--context", "64", "--on-full", how, "--compare"});
+    EXPECT_EQ(cut.exit_code, 0) << cut.err;
+    EXPECT_EQ(Count(cut.err,
+                    "tokens and the session room for 64: it is read in parts, and old tokens are "
+                    "dropped (--on-full " +
+                        how + "); --context N makes room for N\n"),
+              1)
+        << cut.err;
+    EXPECT_EQ(Count(cut.out, "full, cut to 64"), 1) << cut.out;
+    EXPECT_EQ(with({"--context", "64", "--on-full", how, "--json"}).Json()["read_in_parts_of"], 64);
+    const ProgramResult whole = with({"--on-full", how, "--compare"});
+    EXPECT_EQ(whole.err, "");
+    EXPECT_EQ(Count(whole.out, "cut to"), 0) << whole.out;
+    EXPECT_FALSE(with({"--on-full", how, "--json"}).Json().contains("read_in_parts_of"));
+  }
+  EXPECT_EQ(Count(RunKvc({"kept", KVC_RECALL, "--prompt-file", file, "--policy", "full", "--context", "64",
+                          "--on-full", "evict"})
+                      .err,
+                  "room for 64"),
+            1);
+}
+
+// Once each, however many sessions a command makes; what the program says itself is not said twice.
+TEST(ToolUsage, WarningsOfTheLibraryAreSaid) {
+  const std::string tasks = KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl";
+  const ProgramResult merges = RunKvc(
+      {"eval", KVC_RECALL, "--data", tasks, "--limit", "2", "--policy", "weightedkv:budget=64,kv=int4"});
+  EXPECT_EQ(merges.exit_code, 0) << merges.err;
+  EXPECT_EQ(Count(merges.err, "kvc: warning: reducer "), 1) << merges.err;
+  const ProgramResult beyond =
+      RunKvc({"run", KVC_RECALL, "--prompt", "a", "--max-tokens", "1", "--context", "5000"});
+  EXPECT_EQ(Count(beyond.err, "beyond"), 1) << beyond.err;
+  const ProgramResult memory = RunKvc({"run", KVC_RECALL, "--prompt", "a", "--memory-limit", "1KiB"});
+  EXPECT_EQ(memory.exit_code, 1);
+  EXPECT_EQ(Count(memory.err, "\n"), 1) << memory.err;
+  EXPECT_EQ(Count(memory.err, "a call fails"), 0) << memory.err;
+}
+
 // A file whose name says GGUF, and that is none, is not taken for a model file that is damaged.
 TEST(ToolUsage, FilesThatAreNoGguf) {
   const TemporaryFolder folder;

@@ -128,6 +128,18 @@ TEST(ToolSuite, MadeTasksRunAndRepeat) {
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(again[i]["scores"], rows[i]["scores"]);
 }
 
+// A mean over what is left is no score of RULER.
+TEST(ToolSuite, TasksThatAreLeftOutAreNamed) {
+  const ProgramResult result = RunKvc({"eval", KVC_RECALL, "--suite", "ruler", "--items", "1", "--length",
+                                       "1024", "--policy", "snapkv:budget=64,window=8", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* task :
+       {"niah_single_2 (--essay)", "niah_single_3 (--essay)", "niah_multikey_1 (--essay)",
+        "niah_multivalue (--essay)", "niah_multiquery (--essay)", "qa_1 (--questions)", "qa_2 (--questions)"})
+    EXPECT_NE(result.err.find(task), std::string::npos) << task << " in\n" << result.err;
+  EXPECT_EQ(result.err.find("vt ("), std::string::npos) << result.err;
+}
+
 TEST(ToolSuite, TasksAreMadeOfQuestionSets) {
   const TemporaryFolder folder;
   const Json rows = Suite(

@@ -106,6 +106,9 @@ TEST(ToolTune, DivergenceIsJudgedByItsLimit) {
   EXPECT_EQ(none.exit_code, 1);
   EXPECT_TRUE(none.Json()["policy"].is_null());
   EXPECT_NE(none.err.find("no budget passed"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("Larger --budgets, another policy or a larger --max-loss may pass"),
+            std::string::npos)
+      << none.err;
 }
 
 // Budgets with a unit say what they are of.

@@ -492,6 +492,8 @@ TEST(ToolFailure, BeforeTheWork) {
       {"demo", "--model", KVC_RECALL, "--json", "--tasks", folder.Write("both.jsonl", too_long + first)});
   EXPECT_EQ(rest.exit_code, 0) << rest.err;
   EXPECT_NE(rest.err.find("1 task is longer"), std::string::npos) << rest.err;
+  ExpectFailure({"eval", KVC_RECALL, "--data", folder.Write("long.jsonl", too_long)},
+                "of 1024 tokens: shorten it, or convert the model with --rope");
 }
 
 TEST(ToolFailure, VerifyForMachines) {

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tools/output.h"
 #include "tools/score/random.h"
 #include "tools/suite/read.h"
 #include "tools/suite/ruler.h"
 #include "tools/suite/utf8.h"
+#include "tools/texts.h"
 
 namespace kvc::tool {
 namespace {
@@ -104,12 +106,17 @@ std::vector<SuiteTask> SuiteTasks(const SuiteOptions& options, const Model& mode
     return static_cast<int64_t>(model.TokenizeWhole(text).size());
   };
   if (options.name == "needle") return NeedleTasks(options, ruler, count);
+  std::vector<std::string> left_out;
   for (const RulerTask& known : RulerTasks()) {
-    const bool wanted = options.tasks.empty()
-                            ? HasWhatItNeeds(known, ruler)
-                            : std::count(options.tasks.begin(), options.tasks.end(), known.name) > 0;
-    if (wanted) tasks.push_back(MakeRulerTask(known.name, ruler, count));
+    const bool all = options.tasks.empty();
+    if (all && !HasWhatItNeeds(known, ruler)) {
+      left_out.push_back(known.name +
+                         std::string(known.needs == RulerNeeds::kEssay ? " (--essay)" : " (--questions)"));
+    } else if (all || std::count(options.tasks.begin(), options.tasks.end(), known.name) > 0) {
+      tasks.push_back(MakeRulerTask(known.name, ruler, count));
+    }
   }
+  if (!left_out.empty()) Note("kvc: note: left out for what they need: " + Join(left_out, ", "));
   for (const std::string& name : options.tasks) {
     const bool made =
         std::any_of(tasks.begin(), tasks.end(), [&](const SuiteTask& t) { return t.name == name; });
