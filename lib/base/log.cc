@@ -4,6 +4,8 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "lib/base/utf8.h"
+
 namespace kvc {
 namespace {
 
@@ -39,8 +41,10 @@ void Log(int32_t level, const char* format, ...) {
   char text[1024];
   va_list args;
   va_start(args, format);
-  std::vsnprintf(text, sizeof text, format, args);
+  const int n = std::vsnprintf(text, sizeof text, format, args);
   va_end(args);
+  if (n >= static_cast<int>(sizeof text))
+    text[Utf8Whole(reinterpret_cast<const uint8_t*>(text), sizeof text - 1)] = '\0';
   for (char* c = text; *c != '\0'; ++c) {
     if (static_cast<unsigned char>(*c) < 0x20 || *c == 0x7F) *c = '?';
   }

@@ -31,6 +31,16 @@ inline size_t Utf8Length(const uint8_t* p, size_t n, int32_t* code_point = nullp
   return length;
 }
 
+// So many of n bytes stay where a character whose end was cut off goes whole.
+inline size_t Utf8Whole(const uint8_t* p, size_t n) {
+  size_t begin = n;
+  while (begin > 0 && n - begin < 3 && (p[begin - 1] & 0xC0) == 0x80) --begin;
+  if (begin == 0) return n;
+  const uint8_t lead = p[--begin];
+  const size_t length = lead < 0xC2 || lead > 0xF4 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  return n - begin < length ? begin : n;
+}
+
 // End of the run that starts at `begin`: a maximal stretch of valid characters (*valid true) or of bytes that
 // belong to none.
 inline size_t Utf8RunEnd(const uint8_t* p, size_t n, size_t begin, bool* valid) {
