@@ -542,7 +542,8 @@ inline std::vector<float> batch_logits(const std::vector<kvc_session*>& sessions
                                        int32_t prompt_tokens = 0) {
   kvc_batch_params p = params<kvc_batch_params>();
   p.prompt_tokens = prompt_tokens;
-  std::vector<float> logits(sessions.size() * static_cast<std::size_t>(vocab_size));
+  const std::size_t width = static_cast<std::size_t>(vocab_size > 0 ? vocab_size : 0);
+  std::vector<float> logits(sessions.size() * width);
   tokens->assign(sessions.size(), KVC_TOKEN_NONE);
   std::vector<kvc_status> each(sessions.size(), KVC_OK);
   const bool done =

@@ -61,6 +61,16 @@ void EmptyArrays(const kvc::Model& model, kvc::Session& session) {
   Expect(model.tokenize("").empty() && model.detokenize({}).empty(), "nothing is nothing");
 }
 
+// A vocabulary that no model has is the library's error, as everywhere.
+void Sizes(kvc::Session& session) {
+  const std::vector<kvc_session*> batch = {session.get()};
+  for (const int32_t vocab_size : {INT32_MIN, -1, 0, 3}) {
+    kvc::Tokens tokens;
+    Fails(vocab_size > 0 ? KVC_E_BUFFER_TOO_SMALL : KVC_E_INVALID, "logits of a batch without room for them",
+          [&] { kvc::batch_logits(batch, vocab_size, &tokens); });
+  }
+}
+
 // An exception of the program leaves by way of generate; the session goes on behind it.
 void Exceptions(const kvc::Model& model, const kvc::Tokens& prompt) {
   kvc::Session thrown(model), whole(model);
@@ -164,6 +174,7 @@ int main(int argc, char** argv) {
   Names(argv[1], model, session);
   Prompts(model, argv[1], argv[2]);
   EmptyArrays(model, session);
+  Sizes(session);
   Exceptions(model, prompt);
   MovedAway(model);
   WaysToOpen(argv[1], prompt);
