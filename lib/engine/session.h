@@ -203,7 +203,7 @@ class Session {
     std::unique_ptr<Session> before;         // what was, where there are several parts
     std::unique_ptr<PromptJob> job;          // the part at hand
     int32_t n_part = 0;                      // tokens of the caller in it
-    double prefill_seconds = 0;              // of the session, before it
+    double prefill_seconds = 0, compress_seconds = 0, decode_seconds = 0;  // of the session, before it
     ~WaitingPrompt();
     double Progress() const;
   };

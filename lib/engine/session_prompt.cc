@@ -70,7 +70,9 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   const int32_t given = static_cast<int32_t>(tokens.size()), n = held() + given;
   auto prompt = std::make_unique<WaitingPrompt>();
   prompt->tokens.assign(tokens.begin(), tokens.end());
-  prompt->compress = compress, prompt->prefill_seconds = prefill_seconds_;
+  prompt->compress = compress;
+  prompt->prefill_seconds = prefill_seconds_, prompt->compress_seconds = compress_seconds_,
+  prompt->decode_seconds = decode_seconds_;
   prompt->first = given, prompt->step = kFullChunk;
   ReserveTurn();
   prompt->behind = AnswerEndHere();
@@ -239,7 +241,8 @@ void Session::DropPrompt() {
   const std::unique_ptr<WaitingPrompt> prompt = std::move(waiting_);
   if (prompt == nullptr) return;
   if (prompt->before != nullptr) TakeStateOf(*prompt->before);
-  prefill_seconds_ = prompt->prefill_seconds;
+  prefill_seconds_ = prompt->prefill_seconds, compress_seconds_ = prompt->compress_seconds,
+  decode_seconds_ = prompt->decode_seconds;
 }
 
 // Tokens of the next part: none goes across max_tokens.

@@ -265,5 +265,36 @@ TEST(OnFull, APromptAcrossTheEndIsTakenBackWhole) {
   ExpectNearLogits(*cancelled, *left, 0.0f);
 }
 
+// A prompt past the end of the context is read and compressed in parts, the token of the last step before
+// them. What that took is forgotten with it.
+TEST(OnFull, APromptInPartsThatIsTakenBackLeavesTheTimes) {
+  const auto model = test::OpenTwoLayers();
+  SessionParams params;
+  params.max_tokens = 100, params.on_full = OnFull::kEvict;
+  const auto session = test::FedSession(model, "snapkv:budget=24,window=8", 60, params);
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(session->Accept(i).ok());  // the last of them waits
+  const SessionStats before = session->Stats();
+  ASSERT_EQ(before.n_tokens, params.max_tokens);
+  ASSERT_TRUE(session->Enqueue(TinyPrompt(600, 9), true).ok());
+  for (int i = 0; session->Stats().compress_seconds == before.compress_seconds; ++i) {
+    ASSERT_LT(i, 100) << "the first part was never compressed";
+    int64_t chunks = 1;
+    ASSERT_TRUE(session->ReadOn(&chunks).ok());
+  }
+  ASSERT_TRUE(session->reads_prompt());
+  session->call().RequestCancel();
+  int64_t chunks = 1;
+  ASSERT_EQ(session->ReadOn(&chunks).code(), Code::kCancelled);
+  session->call().ClearCancel();
+  const SessionStats after = session->Stats();
+  EXPECT_EQ(after.compress_seconds, before.compress_seconds);
+  EXPECT_EQ(after.prefill_seconds, before.prefill_seconds);
+  EXPECT_EQ(after.decode_seconds, before.decode_seconds);
+  EXPECT_EQ(after.n_prompt, before.n_prompt);
+  EXPECT_EQ(after.n_tokens, before.n_tokens);
+  EXPECT_EQ(after.n_slots, before.n_slots);
+  EXPECT_EQ(after.n_compactions, before.n_compactions);
+}
+
 }  // namespace
 }  // namespace kvc
