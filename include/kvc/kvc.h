@@ -355,8 +355,10 @@ KVC_API kvc_status  kvc_session_get_kept(const kvc_session *session, int32_t lay
 /* Empty again; mends KVC_E_DEVICE. What stays: policy, trim's budget, sampling, bias, mask, marks, a cancel.  [sess] */
 KVC_API kvc_status  kvc_session_reset(kvc_session *session);
 /* The running call, or else the next one that computes or queues (prefill, append, enqueue, say, step, accept,
- * compress, trim, get_logits, a batch, what reads a queued prompt), returns KVC_E_CANCELLED, which answers the request;
- * clear_cancel withdraws one that came too late.  [any], also from a signal handler */
+ * compress, trim, get_logits, a batch, what reads a queued prompt), returns KVC_E_CANCELLED, which answers the request,
+ * and has changed nothing but what compress and trim feed and a queued prompt that was read to its end. A step that has
+ * begun ends as ever, and the request finds the next call. clear_cancel withdraws one that came too late.  [any], also
+ * from a signal handler */
 KVC_API kvc_status  kvc_session_cancel(kvc_session *session);
 KVC_API kvc_status  kvc_session_clear_cancel(kvc_session *session);
 /* Same cache, sampling, bias and mask; own from then on. Text that waits to be read stays the parent's. Costs no cache

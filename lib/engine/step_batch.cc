@@ -332,11 +332,7 @@ Status StepRunner::ChooseSome(StepWish* const* some, int32_t n) {
   const double begin = Seconds();
   const int32_t vocab = executor_->network().config->vocab_size;
   DevicePtr<float> x[kMostHeads];
-  for (int32_t i = 0; i < n; ++i) {
-    Session& s = *some[i]->session;
-    some[i]->status = s.CheckCancel("step");
-    x[i] = s.hidden_.at();
-  }
+  for (int32_t i = 0; i < n; ++i) x[i] = some[i]->session->hidden_.at();
   KVC_RETURN_IF_ERROR(Heads(executor_->network(), w.stream.get(), x, n, &w.step));
   StepWish* choosing[kMostHeads];
   SampleRow rows[kMostHeads];
@@ -346,7 +342,6 @@ Status StepRunner::ChooseSome(StepWish* const* some, int32_t n) {
   for (int32_t i = 0; i < n; ++i) {
     StepWish& wish = *some[i];
     const DevicePtr<float> logits = w.step.logits() + int64_t{i} * vocab;
-    if (!wish.status.ok()) continue;
     if (wish.logits != nullptr)
       KVC_RETURN_IF_ERROR(
           executor_->device()->Read(w.stream.get(), logits.As<uint8_t>(), wish.logits, 4 * int64_t{vocab}));

@@ -93,8 +93,6 @@ Status StepRunner::ChooseDrafted(StepWish* wish) {
   DevicePtr<float> x[Session::kMostDrafted + 1];
   for (int32_t i = 0; i <= n_drafted; ++i)
     x[i] = i + waited == 0 ? s.hidden_.at() : w.step.x() + int64_t{i + waited - 1} * c.hidden_size;
-  wish->status = s.CheckCancel("step");
-  if (!wish->status.ok()) return kept.Settle();
   KVC_RETURN_IF_ERROR(Heads(executor_->network(), w.stream.get(), x, n_drafted + 1, &w.step));
   int32_t tokens[Session::kMostDrafted + 1];
   for (int32_t i = 0, n_sampled = 0; i <= n_drafted; ++i) {

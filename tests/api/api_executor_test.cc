@@ -4,6 +4,7 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kvc/kvc.h"
@@ -140,6 +141,100 @@ TEST(Executor, APromptThatIsCancelledAnywhereLeavesTheTextAsItWas) {
   EXPECT_EQ(status, KVC_OK) << kvc_last_error();
   EXPECT_GT(n_cancelled, 10);
   kvc_policy_close(policy);
+  kvc_model_close(model);
+}
+
+// A session whose newest token, the caller's, waits to be fed.
+kvc_session* Waiting(kvc_model* model) {
+  kvc_session* session = nullptr;
+  EXPECT_EQ(kvc_session_create(model, nullptr, nullptr, &session), KVC_OK) << kvc_last_error();
+  std::vector<int32_t> prompt(20);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 37 % 251);
+  EXPECT_EQ(kvc_session_prefill(session, prompt.data(), 20), KVC_OK) << kvc_last_error();
+  EXPECT_EQ(kvc_session_accept(session, 65), KVC_OK) << kvc_last_error();
+  return session;
+}
+
+int64_t Slots(kvc_session* session) {
+  kvc_session_stats stats = {};
+  stats.struct_size = sizeof stats;
+  EXPECT_EQ(kvc_session_get_stats(session, &stats), KVC_OK);
+  return stats.n_slots;
+}
+
+// What each call with a step in it gives: the bits of a token or of logits.
+using StepCall = kvc_status (*)(kvc_session*, const std::vector<int32_t>& draft, std::vector<float>* got);
+
+kvc_status OneStep(kvc_session* session, const std::vector<int32_t>&, std::vector<float>* got) {
+  int32_t token = -3;
+  const kvc_status status = kvc_session_step(session, &token);
+  got->assign(1, static_cast<float>(token));
+  return status;
+}
+
+kvc_status DraftStep(kvc_session* session, const std::vector<int32_t>& draft, std::vector<float>* got) {
+  int32_t tokens[4] = {-3, -3, -3, -3}, n = 0;
+  const kvc_status status =
+      kvc_session_step_draft(session, draft.data(), static_cast<int32_t>(draft.size()), tokens, 4, &n);
+  got->assign(tokens, tokens + n);
+  return status;
+}
+
+kvc_status BatchStep(kvc_session* session, const std::vector<int32_t>&, std::vector<float>* got) {
+  int32_t token = -3;
+  kvc_status status = KVC_OK;
+  EXPECT_EQ(kvc_batch_step(&session, 1, nullptr, &token, &status), KVC_OK);
+  got->assign(1, static_cast<float>(token));
+  return status;
+}
+
+kvc_status Logits(kvc_session* session, const std::vector<int32_t>&, std::vector<float>* got) {
+  int32_t n = 0;
+  got->assign(1000, 0);
+  return kvc_session_get_logits(session, got->data(), 1000, &n);
+}
+
+// A step looks for a request before its token counts as fed: one that comes later finds the next call, and
+// the step gives what it gives.
+TEST(Executor, AStepThatHasBegunEndsWhereverItIsCancelled) {
+  Canceller canceller;
+  const kvc_executor executor = {sizeof executor, 2, &canceller, RunAndCancel};
+  kvc_model* model = nullptr;
+  ASSERT_EQ(Open(&executor, 0, &model), KVC_OK) << kvc_last_error();
+  const std::pair<const char*, StepCall> ways[] = {
+      {"step", OneStep}, {"draft", DraftStep}, {"batch", BatchStep}, {"logits", Logits}};
+  for (const auto& [name, call] : ways) {
+    SCOPED_TRACE(name);
+    kvc_session* plain = Waiting(model);
+    std::vector<int32_t> draft(3);
+    for (int32_t& token : draft) ASSERT_EQ(kvc_session_step(plain, &token), KVC_OK) << kvc_last_error();
+    kvc_session_close(plain);
+    plain = Waiting(model);
+    std::vector<float> expected, got;
+    ASSERT_EQ(call(plain, draft, &expected), KVC_OK) << kvc_last_error();
+    int32_t next = -3, token = -3;
+    ASSERT_EQ(kvc_session_step(plain, &next), KVC_OK) << kvc_last_error();
+    kvc_session_close(plain);
+    bool cancelled = true;
+    for (int at = 1; cancelled; ++at) {
+      SCOPED_TRACE(at);
+      kvc_session* session = Waiting(model);
+      canceller = {session, at};
+      ASSERT_EQ(call(session, draft, &got), KVC_OK) << kvc_last_error();
+      EXPECT_EQ(got, expected);
+      cancelled = canceller.left <= 0;
+      canceller = {};
+      const int64_t slots = Slots(session);
+      if (cancelled) {
+        EXPECT_EQ(kvc_session_step(session, &token), KVC_E_CANCELLED);
+      }
+      EXPECT_EQ(Slots(session), slots);
+      ASSERT_EQ(kvc_session_step(session, &token), KVC_OK) << kvc_last_error();
+      EXPECT_EQ(token, next);
+      kvc_session_close(session);
+      EXPECT_TRUE(cancelled || at > 5) << "a step has some jobs";
+    }
+  }
   kvc_model_close(model);
 }
 

@@ -495,7 +495,8 @@ TEST_F(DeviceDraft, ACopyThatFails) {
 }
 
 // Cancelled while a step is on its way, between its pieces (a step of so many layers has two) and between
-// what is read back in it: the call says so, and repeated it gives what it would have given.
+// what is read back in it: the step ends, the next one says so, and repeated it gives what it would have
+// given.
 TEST(DeviceFailure, ACancelDuringAReplay) {
   test::TinyModelOptions options;
   options.n_layers = 8;

@@ -81,7 +81,7 @@ class ChatActivity : Activity(), CoroutineScope by MainScope() {
 
     override fun onDestroy() {
         cancel()
-        chat?.close() // also while it answers: the step that runs is cancelled
+        chat?.close() // also while it answers: behind the step that runs
         super.onDestroy()
     }
 }
