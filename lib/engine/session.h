@@ -291,6 +291,9 @@ class Session {
   template <typename Archive>
   Status ArchiveConversation(Archive& archive, uint32_t version);
   Status TakeTurns(Span<const int32_t> spans);
+  Status TakeTexts(Span<const int32_t> texts);
+  void TakeNewestText();
+  bool RewindsToTexts() const;
   Status TakeAnswerEnds(Span<const int32_t> ends);
   static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model, ByteSource* source);
   void NotePeaks(int64_t cache_bytes, int64_t workspace_bytes);

@@ -12,12 +12,12 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-// 10 where pages lie as they did then; 9 where besides no window makes the part of a head that is not coded
-// smaller; 8 where besides no budget of bytes was replaced by one of slots (kvc_session_trim); 7 where
-// besides no rewind finds the end of an answer and pages have 16 slots or more; 6 where besides it finds one
-// turn only; 5 where besides no layer has a window (heads that do not begin at token 0) and no system text is
-// the last.
-constexpr uint32_t kSessionFileVersion = 11;
+// 11 where no rewind finds the beginning of a text; 10 where besides pages lie as they did then; 9 where
+// besides no window makes the part of a head that is not coded smaller; 8 where besides no budget of bytes
+// was replaced by one of slots (kvc_session_trim); 7 where besides no rewind finds the end of an answer and
+// pages have 16 slots or more; 6 where besides it finds one turn only; 5 where besides no layer has a window
+// (heads that do not begin at token 0) and no system text is the last.
+constexpr uint32_t kSessionFileVersion = 12;
 constexpr uint32_t kOldestVersion = 4;  // the cache as pages of one layout; older ones are refused
 constexpr int64_t kMaxText = 1 << 30;
 
@@ -148,7 +148,6 @@ Status Session::ArchiveFields(Archive& a, Stream* stream) {
   KVC_RETURN_IF_ERROR(ArchiveSequence(a, tokens_, kMaxPosition));
   KVC_RETURN_IF_ERROR(ArchiveHidden(a, stream));
   KVC_RETURN_IF_ERROR(text_.Archive(a, kMaxText));
-  if (Archive::kReading && !text_.at_start()) texts_.push_back({1, false});  // where it began, no file says
   KVC_RETURN_IF_ERROR(
       compressor_->ArchiveState(a, params_.on_full == OnFull::kSlide, executor()->device(), stream));
   return made_room == compressor_->keeps_lengths()
@@ -175,6 +174,36 @@ Status Session::TakeAnswerEnds(Span<const int32_t> ends) {
   return {};
 }
 
+// Files of older formats say of the newest text alone whether it has begun: what a rewind leaves is taken as
+// that.
+void Session::TakeNewestText() {
+  if (!text_.at_start()) texts_.push_back({1, false});
+}
+
+// Whether a rewind finds another beginning of a text than in a session of TakeNewestText.
+bool Session::RewindsToTexts() const {
+  if (!model_->tokenizer().drops_spaces()) return false;
+  int32_t from = 0;  // of a span, which ends in front of the next one
+  bool at_start = true, found = false;
+  const auto look = [&](int32_t end) {
+    // Before the first token every text begins.
+    found = found || (at_start != text_.at_start() && std::max({from, changed_at_, 1}) < end);
+  };
+  for (const TextSpan& span : texts_) {
+    look(span.from);
+    from = span.from, at_start = span.at_start;
+  }
+  look(held() + 1);
+  return found;
+}
+
+Status Session::TakeTexts(Span<const int32_t> texts) {
+  if (!ArePlaces(texts, 1, /*apart=*/1, 2)) return Error(Code::kBadModel, "damaged: where texts begin");
+  for (size_t i = 0; i < texts.size(); i += 2) texts_.push_back({texts[i], texts[i + 1] != 0});
+  const bool at_start = texts_.empty() || texts_.back().at_start;
+  return at_start == text_.at_start() ? Status() : Error(Code::kBadModel, "damaged: where texts begin");
+}
+
 // What sessions have had since format 5.
 template <typename Archive>
 Status Session::ArchiveConversation(Archive& a, uint32_t version) {
@@ -195,6 +224,10 @@ Status Session::ArchiveConversation(Archive& a, uint32_t version) {
   for (const AnswerEnd& end : answer_ends_) ends.insert(ends.end(), {end.at, end.token});
   if (version >= 8) KVC_RETURN_IF_ERROR(ArchiveSequence(a, ends, kMaxPosition));
   if (Archive::kReading) KVC_RETURN_IF_ERROR(TakeAnswerEnds(ends));
+  std::vector<int32_t> texts;  // from, whether the next piece begins one, and so on
+  for (const TextSpan& span : texts_) texts.insert(texts.end(), {span.from, span.at_start ? 1 : 0});
+  if (version >= 12) KVC_RETURN_IF_ERROR(ArchiveSequence(a, texts, kMaxPosition));
+  if (Archive::kReading && version >= 12) KVC_RETURN_IF_ERROR(TakeTexts(texts));
   if (static_cast<uint8_t>(turn()) != now) return Error(Code::kBadModel, "damaged: whose turn it is");
   if (has_marks == 0) return {};
   if (marks_ == nullptr) marks_ = std::make_unique<TurnMarks>();
@@ -221,6 +254,7 @@ Status Session::CheckRestored() const {
   if (!good) return refuse("a count is out of range");
   if (!turns_.empty() && turns_.back().from > held()) return refuse("whose turn it is");
   if (!answer_ends_.empty() && answer_ends_.back().at > held()) return refuse("where answers end");
+  if (!texts_.empty() && texts_.back().from > held()) return refuse("where texts begin");
   for (int32_t token : {pending_, stop_token_})
     good = good && token >= -1 && token < model_->config().vocab_size;
   good = good && (n_tokens_ > 0 || (pending_ < 0 && !finished_)) && CheckTokenIds(tokens_).ok();
@@ -253,7 +287,8 @@ Status Session::SaveTo(ByteSink* sink) {
              newer = !cache_->layout().windows.empty() || turn() == Turn::kAfterSystem,
              tiny = cache_->layout().page_slots < 16;
   double replaced = compressor_->plan().replaced_bytes();
-  const uint32_t version = LiesAnew(cache_->layout()) ? kSessionFileVersion
+  const uint32_t version = RewindsToTexts()             ? kSessionFileVersion
+                           : LiesAnew(cache_->layout()) ? 11
                            : WindowsShortenResidual(cache_->layout(), compressor_->policy()) ? 10
                            : replaced > 0                                                    ? 9
                            : !answer_ends_.empty() || tiny                                   ? 8
@@ -355,6 +390,7 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in, stream));
   if (version >= 5) KVC_RETURN_IF_ERROR(s.ArchiveConversation(in, version));
   KVC_RETURN_IF_ERROR(s.CheckRestored());
+  if (version < 12) s.TakeNewestText();
   KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, stream, s.n_tokens_, s.changed_at_,
                                             s.compressor_->turns_keys(), s.compressor_->plan().one_set()));
   if (in.left() != 0) return Error(Code::kBadModel, "damaged: there is something behind the end");

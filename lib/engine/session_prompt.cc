@@ -203,8 +203,9 @@ void Session::ReserveTexts(size_t more) {
   if (texts_.capacity() - texts_.size() < more) texts_.reserve(2 * texts_.size() + 4);
 }
 
-// Whether a text is at its start may have changed with the token that made `from` of them.
+// Whether a text is at its start may have changed with the token that made `from` of them, or behind it.
 void Session::NoteText(int32_t from) {
+  if (!texts_.empty() && texts_.back().from == from) texts_.pop_back();
   const bool known = texts_.empty() || texts_.back().at_start;
   if (text_.at_start() != known) texts_.push_back({from, text_.at_start()});
   ForgetSpans(changed_at_, &texts_);

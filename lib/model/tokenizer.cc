@@ -136,8 +136,7 @@ Span<const uint8_t> TokenizerBase::TextOf(int32_t id, bool* at_start) const {
   Span<const uint8_t> piece = Piece(id);
   if (!*at_start || piece.empty()) return piece;
   *at_start = false;
-  const bool drops = (view_.add_space_prefix || view_.remove_extra_spaces) &&
-                     KindOf(id) != PieceKind::kByte && KindOf(id) != PieceKind::kUnknown;
+  const bool drops = drops_spaces() && KindOf(id) != PieceKind::kByte && KindOf(id) != PieceKind::kUnknown;
   if (!drops || piece[0] != ' ') return piece;
   piece = piece.subspan(1, piece.size() - 1);
   *at_start = view_.remove_extra_spaces && piece.empty();

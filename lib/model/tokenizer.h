@@ -59,6 +59,8 @@ class Tokenizer {
   // What kAddBos puts before a text: BOS, or several tokens, or none. Lives as long as the tokenizer.
   virtual Span<const int32_t> begin_tokens() const = 0;
   virtual const TokenizerView& spec() const = 0;
+  // Whether TextOf gives another text at the beginning than behind it.
+  bool drops_spaces() const { return spec().add_space_prefix || spec().remove_extra_spaces; }
   virtual int64_t bytes() const = 0;  // of its tables, as counted by the meter
 };
 

@@ -328,57 +328,5 @@ TEST(EngineTurns, AnAnswerReadsAsItsTokens) {
   }
 }
 
-// The text of a SentencePiece model's answer begins without the space that its first piece carries, also
-// where a rewind takes that piece back, or what came behind it.
-TEST(EngineTurns, ARewindGoesBackToTheBeginningOfTheText) {
-  test::TinyModelOptions options;
-  ModelFileContent content = test::TinyModelContent(options);
-  content.tokenizer.kind = TokenizerKind::kSentencePieceBpe;
-  content.tokenizer.add_space_prefix = content.tokenizer.byte_fallback = true;
-  constexpr int32_t kHello = 259, kWorld = 260;
-  content.tokenizer.piece_kinds.assign(256, PieceKind::kByte);
-  content.tokenizer.piece_kinds.resize(259, PieceKind::kControl);
-  content.tokenizer.pieces.resize(259);
-  for (const char* piece : {" Hello", " world", " on"}) {
-    content.tokenizer.pieces.push_back(piece);
-    content.tokenizer.piece_kinds.push_back(PieceKind::kNormal);
-  }
-  content.tokenizer.scores.assign(content.tokenizer.pieces.size(), 0);
-  const test::AlignedBytes bytes = test::TinyModelBytes(options, content);
-  const auto model = test::OpenTiny(bytes);
-  const auto text = [](Session* s) {
-    std::string out(static_cast<size_t>(s->text().Available()), '\0');
-    s->text().Pull(reinterpret_cast<uint8_t*>(&out[0]), static_cast<int32_t>(out.size()));
-    return out;
-  };
-  const auto session = NewSession(model, "full:kv=f32");
-  Session* s = session.get();
-  const auto accept = [&](int32_t token) { ASSERT_TRUE(s->Accept(token).ok()); };
-  const auto append = [&](int n) { ASSERT_TRUE(s->Prefill(test::TinyPrompt(n), false).ok()); };
-  const auto rewind = [&](int32_t n) { ASSERT_TRUE(s->Rewind(n).ok()); };
-  ASSERT_TRUE(s->Prefill(test::TinyPrompt(20), true).ok());
-  accept(kHello), append(1), rewind(1), accept(kWorld);
-  EXPECT_EQ(text(s), "Hello world");
-  rewind(2), accept(kWorld), accept(kHello);
-  EXPECT_EQ(text(s), "world Hello");
-  append(3), accept(kWorld), rewind(4), accept(kWorld);  // behind the first text again
-  EXPECT_EQ(text(s), "world world");
-  append(3), rewind(2), accept(kHello);  // within what was read
-  EXPECT_EQ(text(s), "Hello");
-  append(40), accept(kEos[0]), accept(kWorld), accept(kHello), rewind(2), accept(kHello);
-  EXPECT_EQ(text(s), "world HelloHello") << "a stop token has no text";
-  auto fork = s->Fork();
-  ASSERT_TRUE(fork.ok());
-  s = fork.value().get();
-  accept(kWorld), rewind(2), accept(kWorld);
-  EXPECT_EQ(text(s), " worldworld");
-  const std::vector<uint8_t> saved = test::SavedBytes(*s);
-  auto restored = Session::RestoreFrom(model, {saved.data(), saved.size()});
-  ASSERT_TRUE(restored.ok()) << restored.status().message();
-  s = restored.value().get();
-  accept(kHello), rewind(1), accept(kHello);
-  EXPECT_EQ(text(s), " Hello Hello");
-}
-
 }  // namespace
 }  // namespace kvc
