@@ -368,7 +368,8 @@ KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_ses
  * without once=1 kvzip, reconstruct, cokv-document) watched them, and the cache is not quantised; else
  * KVC_E_UNSUPPORTED and nothing changes. Next comes a prompt, queued or said or not, or an accept where a token is
  * left: whose turn it is goes back too, to what it was behind the last message that is there whole. Queries do not
- * come back: with decode=reobserve the next reduction at a step looks with n_tokens fewer.  [sess] */
+ * come back: with decode=reobserve the next reduction at a step looks with n_tokens fewer. Text of these tokens that is
+ * complete and was not read yet can be read still, before what comes instead.  [sess] */
 KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
 /* A session in a file: atomic, versioned, checksummed, bound to the model. A damaged or foreign file is an error and
  * changes nothing; a restored session continues bit-identically, on the same device with the same instruction set

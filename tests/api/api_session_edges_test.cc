@@ -205,6 +205,21 @@ TEST_F(SessionEdges, FeedingBehindARewindNeedsAToken) {
   kvc_session_close(alone);
 }
 
+// Text that is complete is the caller's, the token that it is of may go; half a character goes with its
+// token.
+TEST_F(SessionEdges, UnreadTextStaysBehindARewind) {
+  Open(TEST_MODEL_TINY, nullptr, 0, 20);
+  for (const int32_t token : {0x41, 0x42, 0xC3}) ASSERT_EQ(kvc_session_accept(s_, token), KVC_OK);
+  ASSERT_EQ(kvc_session_rewind(s_, 2), KVC_OK) << kvc_last_error();
+  for (const int32_t token : {0xA9, 0x43}) ASSERT_EQ(kvc_session_accept(s_, token), KVC_OK);
+  uint8_t text[16];
+  int32_t n = 0;
+  ASSERT_EQ(kvc_session_read_text(s_, text, 16, &n), KVC_OK);
+  EXPECT_EQ(std::string(text, text + n),
+            "AB\xEF\xBF\xBD"
+            "C");
+}
+
 // What was looked at is gone with the token that looked.
 TEST_F(SessionEdges, NoAttentionBehindARewind) {
   Open(TEST_MODEL_TINY, nullptr, 0, 20);
