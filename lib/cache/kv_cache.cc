@@ -530,6 +530,10 @@ int32_t KvCache::LeastTokens(int32_t n_tokens) const {
 // ---- fewer entries ----
 
 Status KvCache::RewindTo(Stream* stream, int32_t n_tokens) {
+  if (n_tokens == 0 && layout_->has_rest) {  // the rest has no place among them
+    Clear();
+    return {};
+  }
   // Where slots are out of order, entries that stay take the place of those that go: they are written.
   if (scattered_) KVC_RETURN_IF_ERROR(EnsureHeads(stream, 0, layout_->n_heads_total(), 0, true));
   Device* const device = arenas_->device();
@@ -571,6 +575,19 @@ Status KvCache::KeepNewest(Stream* stream, int32_t head, int32_t n) {
   set_rotated(head, was_rotated);
   bytes_ += n_pages_[head] * arena.page_bytes();
   ready_ = 0;
+  return {};
+}
+
+Status KvCache::NewestOfAll(Stream* stream, int32_t n_tokens, int32_t most, int32_t* n) const {
+  *n = most;
+  std::vector<int32_t> positions;
+  for (int32_t head = 0; head < layout_->n_heads_total(); ++head) {
+    if (layout_->window(head / layout_->n_kv_heads) > 0) continue;
+    KVC_RETURN_IF_ERROR(Positions(stream, head, &positions));
+    int32_t held = 0;
+    for (auto at = positions.rbegin(); at != positions.rend() && *at == n_tokens - 1 - held; ++at) ++held;
+    *n = std::min(*n, held);
+  }
   return {};
 }
 

@@ -68,8 +68,8 @@ class KvCache {
   // Before tokens come, when nothing can fail any more: gives back what layers with windows do not need for
   // them.
   void LeaveWindows();
-  // Removes the entries of positions >= n_tokens. kMemory: nothing changed; kDevice: only a fork from before
-  // is of use.
+  // Removes the entries of positions >= n_tokens; of 0, what stands for dropped ones, too. kMemory: nothing
+  // changed; kDevice: only a fork from before is of use.
   Status RewindTo(Stream* stream, int32_t n_tokens);
   // The same, of a cache of n_tokens + n tokens in which every head has the entries of the newest n.
   Status TakeBack(Stream* stream, int32_t n_tokens, int32_t n);
@@ -84,6 +84,8 @@ class KvCache {
   // least 1, INT32_MAX without windows.
   int32_t TokensBeforePageLeaves() const;
   Status Positions(Stream* stream, int32_t head, std::vector<int32_t>* positions) const;
+  // Of the newest tokens, so many, at most `most`, without a gap are held by every head, but for windows.
+  Status NewestOfAll(Stream* stream, int32_t n_tokens, int32_t most, int32_t* n) const;
 
   // ---- whole layers ----
   // Replaces a layer by the marked entries of kv. Strong: on failure nothing changed.

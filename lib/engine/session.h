@@ -263,6 +263,7 @@ class Session {
   void TakePart(PromptJob* job, size_t taker, int32_t n_given);
   void TakeStateOf(Session& other);
   void CopyCounters(const Session& from);
+  Status RowsToRunAgain(Stream* stream, const KvCache& cache, int32_t* rows) const;
   Status ReduceBySideValues(Workspace* workspace, int32_t n_tokens, PromptJob::Taker* taker);
   Status EndWholePrompt(Workspace* workspace, int32_t n_tokens, PromptJob::Taker* taker);
   void Commit(PromptJob::Taker* taker);

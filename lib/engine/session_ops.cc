@@ -125,6 +125,29 @@ Status Session::FeedWhatHasRoom() {
   return room ? FeedPending() : Status();
 }
 
+// Of the newest tokens, whose queries score.
+Status Session::RowsToRunAgain(Stream* stream, const KvCache& cache, int32_t* rows) const {
+  const StoragePlan& plan = compressor_->plan();
+  *rows =
+      plan.remembers_rows() ? 0 : std::min(plan.ReplayRows(n_tokens_), static_cast<int32_t>(tokens_.size()));
+  if (*rows == 0 || *rows == n_tokens_) return {};
+  if (n_tokens_ - *rows < cache.LeastTokens(n_tokens_)) {
+    return Error(
+        Code::kUnsupported,
+        "policy %s compresses by its newest %d tokens, which would have to be read again, and after a rewind "
+        "layers with windows do not hold what comes before them: read at least %d tokens first",
+        compressor_->policy().method->name, *rows, cache.LeastTokens(n_tokens_) - (n_tokens_ - *rows));
+  }
+  if (!cache.layout().has_rest) return {};
+  // A token that a head dropped is in its rest: run again it would count twice.
+  KVC_RETURN_IF_ERROR(cache.NewestOfAll(stream, n_tokens_, *rows, rows));
+  if (*rows > 0) return {};
+  return Error(Code::kUnsupported,
+               "policy %s compresses by its newest tokens, and a head has the last one in the entry for the "
+               "rest alone: read at least one token first",
+               compressor_->policy().method->name);
+}
+
 // Window scorers need the queries of the newest tokens, which nobody keeps: those tokens are taken out and
 // run once more over the entries there are (methods.md 1.9, a second prompt). Where everything is still
 // cached that repeats the first run exactly; a head that had dropped some of them may choose again.
@@ -154,16 +177,8 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
   KVC_RETURN_IF_ERROR(MakeTaker(workspace.stream.get(), 0, true, &taker));
   if (budget > 0) KVC_RETURN_IF_ERROR(taker.compressor->SetBudget(budget, n_tokens_));
   taker.cache->LeaveWindows();
-  const StoragePlan& plan = compressor_->plan();
-  const int32_t rows =
-      plan.remembers_rows() ? 0 : std::min(plan.ReplayRows(n_tokens_), static_cast<int32_t>(tokens_.size()));
-  if (rows > 0 && rows < n_tokens_ && n_tokens_ - rows < taker.cache->LeastTokens(n_tokens_)) {
-    return Error(
-        Code::kUnsupported,
-        "policy %s compresses by its newest %d tokens, which would have to be read again, and after a rewind "
-        "layers with windows do not hold what comes before them: read at least %d tokens first",
-        compressor_->policy().method->name, rows, cache_->LeastTokens(n_tokens_) - (n_tokens_ - rows));
-  }
+  int32_t rows = 0;
+  KVC_RETURN_IF_ERROR(RowsToRunAgain(workspace.stream.get(), *taker.cache, &rows));
   if (rows > 0) {
     KVC_RETURN_IF_ERROR(taker.cache->RewindTo(workspace.stream.get(), n_tokens_ - rows));
     taker.compressor->Rewind(rows);

@@ -148,6 +148,71 @@ TEST(Rest, SavedSessionsGoOnAlike) {
   }
 }
 
+int64_t TokensOf(const std::vector<int32_t>& kept) {
+  int64_t n = 0;
+  for (const int32_t position : kept) n += position < 0 ? -position : 1;
+  return n;
+}
+
+// Some compress by rows that they run again, among them tokens that a head had dropped: a token counts once.
+TEST(Rest, CompressedAgainATokenCountsOnce) {
+  const auto model = test::OpenTwoLayers();
+  for (const char* spec : {"snapkv:budget=24,window=8,kv=f32,reducer=rest",
+                           "expected-attention:budget=24,n_sink=0,kv=f32,reducer=rest",
+                           "pyramidinfer:budget=24,window=4,decode=grow,kv=f32,reducer=rest",
+                           "tova:budget=24,decode=grow,kv=f32,reducer=rest",
+                           "kvzip:budget=24,kv=int4,quant_group=8,residual=0,reducer=rest"}) {
+    SCOPED_TRACE(spec);
+    auto s = test::FedSession(model, spec, 60);
+    for (uint32_t round = 0; round < 20; ++round) {
+      ASSERT_TRUE(s->Prefill(TinyPrompt(1 + static_cast<int>(round % 3), round), round % 4 != 0).ok());
+      ASSERT_TRUE(s->Recompress(0, nullptr).ok());
+      std::vector<int32_t> kept;
+      for (int head = 0; head < 4; ++head) {
+        ASSERT_TRUE(s->Kept(head / 2, head % 2, &kept).ok());
+        ASSERT_EQ(TokensOf(kept), s->Stats().n_tokens) << "round " << round << ", head " << head;
+      }
+    }
+    const std::vector<uint8_t> bytes = test::SavedBytes(*s);
+    const auto loaded = Session::RestoreFrom(model, {bytes.data(), bytes.size()});
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  }
+}
+
+// Where all rows are run again nothing of before is left.
+TEST(Rest, RunAgainFromItsBeginningATextIsAsReadOnce) {
+  const auto model = test::OpenTwoLayers();
+  const char* const spec = "expected-attention:budget=24,n_sink=0,kv=f32,reducer=rest";
+  const auto twice = test::FedSession(model, spec, 60), once = test::FedSession(model, spec, 60);
+  ASSERT_TRUE(twice->Recompress(0, nullptr).ok());
+  test::ExpectSameKept(*twice, *once);
+  test::ExpectNearLogits(*twice, *once, 0.0f);
+}
+
+// Nobody runs a token again that is a part of the rest and of nothing else.
+TEST(Rest, WithoutItsNewestTokenAHeadIsNotCompressedAgain) {
+  const auto model = test::OpenTwoLayers();
+  const auto s = NewSession(model, "tova:budget=12,protect_last=0,decode=grow,kv=f32,reducer=rest");
+  ASSERT_TRUE(s->Prefill(Repeated(200, 65, {1, 2, 3}), true).ok());
+  bool dropped = false;
+  std::vector<int32_t> kept;
+  for (int more = 0; more < 60 && !dropped; ++more) {
+    ASSERT_TRUE(s->Prefill(TinyPrompt(7, static_cast<uint32_t>(more)), true).ok());
+    for (int head = 0; head < 4; ++head) {
+      ASSERT_TRUE(s->Kept(head / 2, head % 2, &kept).ok());
+      dropped = dropped || kept.back() != s->Stats().n_tokens - 1;
+    }
+  }
+  ASSERT_TRUE(dropped);
+  const std::vector<float> before = test::LogitsOf(*s);
+  const Status status = s->Recompress(0, nullptr);
+  EXPECT_EQ(status.code(), Code::kUnsupported);
+  EXPECT_NE(status.message().find("read at least one token first"), std::string::npos) << status.message();
+  EXPECT_EQ(test::LogitsOf(*s), before);
+  ASSERT_TRUE(s->Accept(65).ok());
+  ASSERT_TRUE(s->Recompress(0, nullptr).ok());
+}
+
 TEST(Rest, GoesOnlyWithWhatItIsRightFor) {
   const struct {
     const char *spec, *says;
