@@ -87,10 +87,11 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
   std::vector<int32_t> positions;
   KVC_RETURN_IF_ERROR(Positions(stream, head, &positions));
   bool good = n_tokens == 0 || n > 0;  // a head of a sequence that has begun is never empty
-  for (size_t i = 0; good && i < positions.size(); ++i) {
-    const int32_t last = i > 0 ? std::max(positions[i - 1], -1) : layout_->has_rest ? -n_tokens - 1 : -1;
-    good = positions[i] > last && positions[i] < n_tokens;
-  }
+  // The first may stand for tokens that are none of the others.
+  const int64_t least = layout_->has_rest ? int64_t{n} - 1 - n_tokens : 0;
+  for (size_t i = 0; good && i < positions.size(); ++i)
+    good = positions[i] >= (i == 0 ? least : int64_t{std::max(positions[i - 1], -1)} + 1) &&
+           positions[i] < n_tokens;
   const int32_t window = layout_->window(head / layout_->n_kv_heads);
   if (window > 0) {
     good = good && view_.rotated[head] != 0 && n == Len(head - head % layout_->n_kv_heads) &&

@@ -57,8 +57,9 @@ inline bool HasFiniteLogits(Session& s) {
   return std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); });
 }
 
-// finite: unless values came from outside.
-inline void CheckCache(Session& s, bool finite = true) {
+// finite: unless values came from outside. rest: a head's first entry may stand for tokens that are none of
+// the others.
+inline void CheckCache(Session& s, bool finite = true, bool rest = false) {
   const ModelConfig& c = s.model().config();
   const SessionStats stats = s.Stats();
   const int32_t n_tokens = s.figures().n_tokens;
@@ -74,8 +75,9 @@ inline void CheckCache(Session& s, bool finite = true) {
       if (window > 0 && window < s.params().max_tokens)  // as the windows of the models here are
         KVC_REQUIRE(static_cast<int32_t>(kept.size()) >= std::min(n_tokens, window - 1) &&
                     (kept.empty() || n_tokens - kept[0] == static_cast<int32_t>(kept.size())));
+      const int32_t least = rest ? static_cast<int32_t>(kept.size()) - 1 - n_tokens : 0;
       for (size_t i = 0; i < kept.size(); ++i)
-        KVC_REQUIRE(kept[i] > (i == 0 ? -1 : kept[i - 1]) && kept[i] < n_tokens);
+        KVC_REQUIRE(kept[i] >= (i == 0 ? least : std::max(kept[i - 1] + 1, 0)) && kept[i] < n_tokens);
     }
   }
   KVC_REQUIRE(slots == stats.n_slots);

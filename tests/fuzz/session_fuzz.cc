@@ -53,7 +53,14 @@ const Kind kWindowKinds[] = {{"full", kvc::OnFull::kError},
                              {"h2o:budget=24,kv=int8,quant_group=8,residual=4", kvc::OnFull::kError},
                              {"snapkv:budget=24,window=8,decode=reobserve,slack=3", kvc::OnFull::kSlide},
                              {"spindlekv:budget=24,window=8", kvc::OnFull::kEvict}};
-constexpr uint8_t kFirstWindowKind = 236;  // of the first byte
+// With an entry a head for what was dropped.
+const Kind kRestKinds[] = {
+    {"snapkv:budget=24,window=8,reducer=rest", kvc::OnFull::kError},
+    {"ada-snapkv:budget=24,window=8,kv=f32,reducer=rest", kvc::OnFull::kError},
+    {"expected-attention:budget=24,n_sink=0,reducer=rest", kvc::OnFull::kError},
+    {"kvzip:budget=24,kv=int4,quant_group=8,residual=0,reducer=rest", kvc::OnFull::kError}};
+// Of the first byte.
+constexpr uint8_t kFirstWindowKind = 236, kWindowKindsEnd = 247, kFirstRestKind = 250, kRestKindsEnd = 254;
 
 template <typename T>
 T Must(kvc::Result<T> result) {
@@ -157,7 +164,8 @@ void Write(const std::string& path, const Bytes& bytes) {
 
 // A call on a session whose numbers may be any: it ends well or says why not, and leaves a cache that holds
 // together. What a step that finds no finite logit has fed stays fed.
-void Call(int operation, uint8_t argument, const std::string& path, Played* played, Played* other) {
+void Call(int operation, uint8_t argument, const std::string& path, bool rest, Played* played,
+          Played* other) {
   const bool finite = kvc::test::HasFiniteLogits(*played->session);
   const kvc::test::Seen before = kvc::test::Look(*played->session);
   bool strong = false;
@@ -168,18 +176,19 @@ void Call(int operation, uint8_t argument, const std::string& path, Played* play
     if (strong && finite && status.code() != kvc::Code::kBadModel)
       KVC_REQUIRE(kvc::test::Same(kvc::test::Look(*played->session), before));
   }
-  kvc::test::CheckCache(*played->session, /*finite=*/false);
+  kvc::test::CheckCache(*played->session, /*finite=*/false, rest);
 }
 
-void GoOn(std::unique_ptr<kvc::Session> session, const std::string& path, const uint8_t* data, size_t size) {
+void GoOn(std::unique_ptr<kvc::Session> session, const std::string& path, bool rest, const uint8_t* data,
+          size_t size) {
   Played played = {std::move(session), {}, false}, other = {nullptr, {}, false};
-  kvc::test::CheckCache(*played.session, /*finite=*/false);
+  kvc::test::CheckCache(*played.session, /*finite=*/false, rest);
   for (; size >= kRecord; data += kRecord, size -= kRecord) {
-    if (IsCall(data)) Call(kvc::test::OperationOf(data[0]), data[1], path, &played, &other);
+    if (IsCall(data)) Call(kvc::test::OperationOf(data[0]), data[1], path, rest, &played, &other);
   }
   // Steps, a fork, a trim, a rewind, a prompt, an accepted token; then saved, restored and compared.
   constexpr uint8_t kCalls[][2] = {{0, 0}, {1, 0}, {6, 0}, {5, 20}, {4, 1}, {2, 3}, {0, 0}, {14, 65}, {8, 0}};
-  for (const auto& call : kCalls) Call(call[0], call[1], path, &played, &other);
+  for (const auto& call : kCalls) Call(call[0], call[1], path, rest, &played, &other);
   uint8_t text[64];
   while (played.session->text().Pull(text, sizeof text) > 0) {
   }
@@ -191,8 +200,11 @@ void GoOn(std::unique_ptr<kvc::Session> session, const std::string& path, const 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   static World plain({kKinds, std::size(kKinds)}, false),
-      with_windows({kWindowKinds, std::size(kWindowKinds)}, true);
-  const World& world = data[0] >= kFirstWindowKind && data[0] < 247 ? with_windows : plain;
+      with_windows({kWindowKinds, std::size(kWindowKinds)}, true),
+      with_rest({kRestKinds, std::size(kRestKinds)}, false);
+  const bool windows = data[0] >= kFirstWindowKind && data[0] < kWindowKindsEnd,
+             rest = data[0] >= kFirstRestKind && data[0] < kRestKindsEnd;
+  const World& world = windows ? with_windows : rest ? with_rest : plain;
   Bytes bytes = world.saved[data[0] % world.saved.size()];
   bytes.resize(bytes.size() - sizeof(uint64_t));
   ++data, --size;
@@ -206,7 +218,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const int64_t held = world.model->meter()->used();
   auto restored = kvc::Session::Restore(world.model, world.folder / "changed");
   if (restored.ok()) {
-    GoOn(std::move(restored.value()), world.folder / "session", data, size);
+    GoOn(std::move(restored.value()), world.folder / "session", rest, data, size);
   } else {
     KVC_REQUIRE(!restored.status().message().empty());
   }

@@ -1,9 +1,12 @@
 // One entry a head for what a prompt drops (methods.md 2.25).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
+#include "lib/base/hash.h"
 #include "tests/support/test_device.h"
 #include "tests/support/tiny_session.h"
 
@@ -211,6 +214,28 @@ TEST(Rest, WithoutItsNewestTokenAHeadIsNotCompressedAgain) {
   EXPECT_EQ(test::LogitsOf(*s), before);
   ASSERT_TRUE(s->Accept(65).ok());
   ASSERT_TRUE(s->Recompress(0, nullptr).ok());
+}
+
+TEST(Rest, AFileWhoseRestIsMoreThanWasDroppedIsDamaged) {
+  const auto model = test::OpenTwoLayers();
+  const auto s = test::FedSession(model, "snapkv:budget=24,window=8,kv=f32,reducer=rest", 120);
+  std::vector<int32_t> kept;
+  ASSERT_TRUE(s->Kept(1, 1, &kept).ok());
+  ASSERT_EQ(kept[0], -97);
+  const std::vector<uint8_t> bytes = test::SavedBytes(*s);
+  // Positions of a page lie one behind the other; the last head's are the last that begin so.
+  const auto* begin = reinterpret_cast<const uint8_t*>(kept.data());
+  const auto at = std::find_end(bytes.begin(), bytes.end(), begin, begin + 3 * sizeof(int32_t));
+  ASSERT_NE(at, bytes.end());
+  for (const int32_t position : {-97, -96, -98, -120, INT32_MIN}) {
+    std::vector<uint8_t> changed = bytes;
+    std::memcpy(changed.data() + (at - bytes.begin()), &position, sizeof position);
+    const uint64_t digest = Hash64(changed.data(), changed.size() - sizeof(uint64_t));
+    std::memcpy(changed.data() + changed.size() - sizeof digest, &digest, sizeof digest);
+    const auto loaded = Session::RestoreFrom(model, {changed.data(), changed.size()});
+    EXPECT_EQ(loaded.ok(), position >= -97) << position;
+    EXPECT_TRUE(loaded.ok() || loaded.status().code() == Code::kBadModel);
+  }
 }
 
 TEST(Rest, GoesOnlyWithWhatItIsRightFor) {
