@@ -1,10 +1,10 @@
 // What a block does together over a line of values: the best of them, their order, who comes where.
 //
 // A line is read a few times, by a block that alone works on it: what counts is that enough of it is on its
-// way. Threads ask for eight values before they look at the first, and blocks have up to 1,024 (LineThreads):
-// 32 KiB, where a multiprocessor of an H200 gets some 38 KiB from the second cache in the time that one read
-// takes. The threshold of 131,072 values takes three reads and the marks one: 2 MiB, 33,000 clocks at 64
-// bytes each.
+// way, and that little is done for each value. Threads ask for eight values before they look at the first, or
+// for four times four, and blocks have up to 1,024 (LineThreads): 32 KiB and more, where a multiprocessor of
+// an H200 gets some 38 KiB from the second cache in the time that one read takes. 131,072 scores are 8,200
+// clocks a read at 64 bytes each, and as many for 8 operations a value, of which four make bits of it.
 #pragma once
 #include "cuda/gpu.h"
 
@@ -33,24 +33,57 @@ struct BlockSpace {
   int32_t told;  // by one thread to all
 };
 
-// look(i, load(i)) for all i in [first, end), `step` apart, kAhead at a time on their way.
+// look(i, load(i)) for i = first, first + step, ... below end, kAhead of them and then those `round` further
+// on; the loads of a round are on their way together. Only those of the last one are asked whether they are
+// there: a question for each would be most of what a pass costs.
+template <int kAhead, typename Load, typename Look>
+KVC_DEVICE void EachOfRounds(int32_t first, int32_t end, int32_t step, int32_t round, Load load, Look look) {
+  int32_t base = first;
+  for (; base + (kAhead - 1) * step < end; base += round) {
+    decltype(load(0)) x[kAhead];
+    KVC_UNROLL
+    for (int u = 0; u < kAhead; ++u) x[u] = load(base + u * step);
+    KVC_UNROLL
+    for (int u = 0; u < kAhead; ++u) look(base + u * step, x[u]);
+  }
+  if (base >= end) return;
+  decltype(load(0)) x[kAhead] = {};
+  KVC_UNROLL
+  for (int u = 0; u < kAhead - 1; ++u) {
+    if (base + u * step < end) x[u] = load(base + u * step);
+  }
+  KVC_UNROLL
+  for (int u = 0; u < kAhead - 1; ++u) {
+    if (base + u * step < end) look(base + u * step, x[u]);
+  }
+}
+// For all i in [first, end), `step` apart, in their order.
 template <int kAhead = 8, typename Load, typename Look>
 KVC_DEVICE void EachLoaded(int32_t first, int32_t end, int32_t step, Load load, Look look) {
-  for (int32_t base = first; base < end; base += kAhead * step) {
-    decltype(load(0)) x[kAhead] = {};
-    KVC_UNROLL
-    for (int u = 0; u < kAhead; ++u) {
-      if (base + u * step < end) x[u] = load(base + u * step);
-    }
-    KVC_UNROLL
-    for (int u = 0; u < kAhead; ++u) {
-      if (base + u * step < end) look(base + u * step, x[u]);
-    }
-  }
+  EachOfRounds<kAhead>(first, end, step, kAhead * step, load, look);
 }
 template <typename Load, typename Look>
 KVC_DEVICE void EachOfLine(int32_t n, Load load, Look look) {
   EachLoaded(ThreadOfBlock(), n, BlockThreads(), load, look);
+}
+
+// How many of the floats at x lie in front of the first whose address 16 bytes divide.
+KVC_DEVICE int32_t FrontOf(const float* x) {
+  return static_cast<int32_t>((0 - reinterpret_cast<uintptr_t>(x) / sizeof(float)) & 3);
+}
+// Of n floats behind each other, in no order: four(i, x) of four from such a one on, one(i, x) of those in
+// front of the first of them and behind the last.
+template <typename Four, typename One>
+KVC_DEVICE void EachOfFloats(const float* x, int32_t n, Four four, One one) {
+  constexpr int kAhead = 4;
+  const int32_t front = min(n, FrontOf(x)), fours = (n - front) / 4, i = ThreadOfBlock(),
+                back = front + 4 * fours + i;
+  if (i < front) one(i, x[i]);
+  if (back < n) one(back, x[back]);
+  const auto* first = reinterpret_cast<const float4*>(x + front);
+  EachOfRounds<kAhead>(
+      WarpOfBlock() * kAhead * kWarp + Lane(), fours, kWarp, kAhead * BlockThreads(),
+      [&](int32_t at) { return first[at]; }, [&](int32_t at, const float4& v) { four(front + 4 * at, v); });
 }
 
 // The bucket in which the count-th value from above lies, where `above` lie in none of them, and how many lie
@@ -74,27 +107,40 @@ struct Threshold {
   int32_t above, equal;  // values that are better, and that are as good
 };
 
-// Of n values by their ScoreBits, 0 < count <= n; 11, 11 and 10 bits a pass.
+// Bits of the threshold that a pass finds, from the highest on: 11, 11 and 10.
+KVC_DEVICE constexpr int ShiftOfPass(int pass) { return pass == 0 ? 21 : pass == 1 ? 10 : 0; }
+
+// Pass 0, 1 or 2 over values by their ScoreBits. each(f): f(i, bits) of all, or of those that have the bits
+// of the passes before.
+template <typename Each>
+KVC_DEVICE void BlockNarrow(int pass, Each each, int32_t count, Threshold* t, BlockSpace* s) {
+  const int shift = ShiftOfPass(pass);
+  const int32_t n_buckets = pass == 2 ? 1024 : 2048;
+  const uint32_t last = static_cast<uint32_t>(n_buckets - 1),
+                 fixed = pass == 0 ? 0 : ~0u << ShiftOfPass(pass - 1), found = t->bits;
+  for (int32_t i = ThreadOfBlock(); i < n_buckets; i += BlockThreads()) s->histogram[i] = 0;
+  __syncthreads();
+  each([&](int32_t, uint32_t b) {
+    CountIf(pass == 0 || ((b ^ found) & fixed) == 0, &s->histogram[b >> shift & last]);
+  });
+  __syncthreads();
+  BlockFindBucket(n_buckets, count, t->above, s);
+  t->above = s->above, t->equal = s->equal;
+  t->bits |= static_cast<uint32_t>(s->bucket) << shift;
+  __syncthreads();
+}
+
+// 0 < count <= the number of values.
+template <typename Each>
+KVC_DEVICE Threshold BlockThreshold(Each each, int32_t count, BlockSpace* s) {
+  Threshold t{0, 0, 0};
+  KVC_UNROLL
+  for (int pass = 0; pass < 3; ++pass) BlockNarrow(pass, each, count, &t, s);
+  return t;
+}
 template <typename Bits>
 KVC_DEVICE Threshold BlockThreshold(Bits bits, int32_t n, int32_t count, BlockSpace* s) {
-  Threshold t{0, 0, 0};
-  uint32_t fixed = 0;
-  for (int shift = 21; shift >= 0; shift = shift == 21 ? 10 : shift - 10) {
-    const int32_t n_buckets = shift == 0 ? 1024 : 2048;
-    for (int32_t i = ThreadOfBlock(); i < n_buckets; i += BlockThreads()) s->histogram[i] = 0;
-    __syncthreads();
-    const uint32_t last = static_cast<uint32_t>(n_buckets - 1);
-    EachOfLine(n, bits, [&](int32_t, uint32_t b) {
-      if ((b & fixed) == t.bits) atomicAdd(&s->histogram[b >> shift & last], 1);
-    });
-    __syncthreads();
-    BlockFindBucket(n_buckets, count, t.above, s);
-    t.above = s->above, t.equal = s->equal;
-    t.bits |= static_cast<uint32_t>(s->bucket) << shift;
-    fixed |= last << shift;
-    __syncthreads();
-  }
-  return t;
+  return BlockThreshold([&](auto f) { EachOfLine(n, bits, f); }, count, s);
 }
 
 // A warp's part of [0, n): whole groups of lanes behind each other.
@@ -106,23 +152,24 @@ KVC_DEVICE WarpPart PartOfWarp(int32_t n) {
   return {min(begin, n), min(begin + each, n)};
 }
 
-// f(i, yes, place) for all i in [0, n), place counting those with pred before it; by lanes in step. pred is
-// asked again where a lane has more than one, and may not change meanwhile. Returns how many there are.
-template <typename Pred, typename F>
-KVC_DEVICE int32_t BlockRank(int32_t n, BlockSpace* s, Pred pred, F f) {
+// f(i, x, yes, place) for all i in [0, n), x = load(i), yes = pred(x), place counting those before it with
+// yes; by lanes in step. Values are loaded again where a lane has more than one, several at a time, and f may
+// not change what pred says of another one. Returns how many there are.
+template <typename Load, typename Pred, typename F>
+KVC_DEVICE int32_t BlockRankLoaded(int32_t n, BlockSpace* s, Load load, Pred pred, F f) {
+  constexpr int kAhead = 8;
   const WarpPart part = PartOfWarp(n);
   const bool once = n <= BlockThreads();
-  bool yes = false;
+  decltype(load(0)) x = {};
   int32_t mine = 0;
   if (once) {
-    yes = part.begin + Lane() < part.end && pred(part.begin + Lane());
-    mine = yes ? 1 : 0;
+    if (part.begin + Lane() < part.end) x = load(part.begin + Lane()), mine = pred(x) ? 1 : 0;
   } else {
-    EachLoaded(part.begin + Lane(), part.end, kWarp, pred,
-               [&](int32_t, bool counts) { mine += counts ? 1 : 0; });
+    EachLoaded<kAhead>(part.begin + Lane(), part.end, kWarp, load,
+                       [&](int32_t, const auto& value) { mine += pred(value) ? 1 : 0; });
   }
-  mine = WarpSum(mine);
-  if (Lane() == 0) s->ints[WarpOfBlock()] = mine;
+  const int32_t of_warp = WarpSum(mine);
+  if (Lane() == 0) s->ints[WarpOfBlock()] = of_warp;
   __syncthreads();
   int32_t before = 0, all = 0;
   for (int32_t w = 0; w < BlockThreads() / kWarp; ++w) {
@@ -130,16 +177,34 @@ KVC_DEVICE int32_t BlockRank(int32_t n, BlockSpace* s, Pred pred, F f) {
     all += s->ints[w];
   }
   const uint32_t lower = (1u << Lane()) - 1;
-  for (int32_t base = part.begin; base < part.end; base += kWarp) {
+  const auto look = [&](int32_t i, const auto& value, bool there, bool yes) {
+    const uint32_t lanes = LanesWhere(yes);
+    if (there) f(i, value, yes, before + CountBits(lanes & lower));
+    before += CountBits(lanes);
+  };
+  int32_t base = part.begin;
+  for (; !once && base + kAhead * kWarp <= part.end; base += kAhead * kWarp) {
+    decltype(load(0)) values[kAhead];
+    KVC_UNROLL
+    for (int u = 0; u < kAhead; ++u) values[u] = load(base + u * kWarp + Lane());
+    KVC_UNROLL
+    for (int u = 0; u < kAhead; ++u) look(base + u * kWarp + Lane(), values[u], true, pred(values[u]));
+  }
+  for (; base < part.end; base += kWarp) {
     const int32_t i = base + Lane();
     const bool there = i < part.end;
-    if (!once) yes = there && pred(i);
-    const uint32_t lanes = LanesWhere(yes);
-    if (there) f(i, yes, before + CountBits(lanes & lower));
-    before += CountBits(lanes);
+    if (!once && there) x = load(i);
+    look(i, x, there, there && pred(x));
   }
   __syncthreads();
   return all;
+}
+// f(i, yes, place), of a predicate of the index.
+template <typename Pred, typename F>
+KVC_DEVICE int32_t BlockRank(int32_t n, BlockSpace* s, Pred pred, F f) {
+  return BlockRankLoaded(
+      n, s, pred, [](bool yes) { return yes; },
+      [&](int32_t i, bool, bool yes, int32_t place) { f(i, yes, place); });
 }
 
 // f(i, place) for i in [0, n) with pred(i), place counting those before i. Returns how many there are.
@@ -164,10 +229,10 @@ KVC_DEVICE void BlockMarkTop(Bits bits, int32_t n, int32_t count, BlockSpace* s,
     __syncthreads();
     return;
   }
-  BlockRank(
-      n, s, [&](int32_t i) { return bits(i) == t.bits; },
-      [&](int32_t i, bool equal, int32_t place) {
-        mark(i, equal ? place < count - t.above : bits(i) > t.bits);
+  BlockRankLoaded(
+      n, s, bits, [&](uint32_t b) { return b == t.bits; },
+      [&](int32_t i, uint32_t b, bool equal, int32_t place) {
+        mark(i, equal ? place < count - t.above : b > t.bits);
       });
 }
 

@@ -186,34 +186,28 @@ KVC_DEVICE float ExponentOfTwo(int exponent) {
 }
 // e^x in two operations (expf has eight): off by 2^-22 of it, and by 2^-24 |x|. 0 where it is below 2^-126.
 KVC_DEVICE float QuickExp(float x) { return PowerOfTwo(x * 1.44269504f); }
-// In a register, whatever is in it.
+// In a register, whatever is in it. And (a & b) ^ c in one operation: nvcc makes two of it where b and c are
+// constants.
 #if defined(__CUDACC__)
 KVC_DEVICE uint32_t AnyBits() {
   uint32_t x;
   asm("" : "=r"(x));
   return x;
 }
-#else
-KVC_DEVICE uint32_t AnyBits() { return 0xa5c35a3cu; }
-#endif
-
-// (a & b) ^ c in one operation: nvcc makes two of it where b and c are constants.
-#if defined(__CUDACC__)
 KVC_DEVICE uint32_t AndXor(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t x;
   asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(x) : "r"(a), "r"(b), "r"(c));
   return x;
 }
 #else
+KVC_DEVICE uint32_t AnyBits() { return 0xa5c35a3cu; }
 KVC_DEVICE uint32_t AndXor(uint32_t a, uint32_t b, uint32_t c) { return (a & b) ^ c; }
 #endif
 
-// As lib/base/ordered_bits.h.
+// As lib/base/ordered_bits.h, in four operations: what is no number is not above -inf.
 KVC_DEVICE uint32_t ScoreBits(float score) {
-  if (isnan(score)) score = -Infinity();
-  score += 0.0f;
-  const uint32_t bits = __float_as_uint(score);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  const uint32_t bits = __float_as_uint((score > -Infinity() ? score : -Infinity()) + 0.0f);
+  return bits ^ ((0u - (bits >> 31)) | 0x80000000u);
 }
 // As SelectionKey of lib/ops/cpu/line_ops.h: higher score first, then the lower index.
 KVC_DEVICE uint64_t SelectionKeyOf(float score, uint32_t index) {
@@ -540,6 +534,19 @@ KVC_DEVICE float QuadSum(float x) {
 KVC_DEVICE float QuadMax(float x) {
   return QuadFold(x, [](float a, float b) { return fmaxf(a, b); });
 }
+
+// One more in a counter of shared memory where it is so.
+#if defined(__CUDACC__)
+KVC_DEVICE void CountIf(bool so, int32_t* counter) {
+  uint32_t x = so ? 1u : 0u, at = static_cast<uint32_t>(__cvta_generic_to_shared(counter));
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %0, 0; @p atom.shared.add.u32 %0, [%1], 1;}"
+               : "+r"(x)
+               : "r"(at)
+               : "memory");
+}
+#else
+KVC_DEVICE void CountIf(bool so, int32_t* counter) { so ? atomicAdd(counter, 1) : 0; }
+#endif
 
 // ---- a block; `shared` has room for one value a warp, and is free again when the call returns ----
 template <typename T>

@@ -20,12 +20,13 @@ struct SelectParams {
 
 __global__ void __launch_bounds__(kLineThreads) select_topk(const SelectParams p) {
   __shared__ BlockSpace space;
+  __shared__ int32_t list[kListed];
   const int32_t g = static_cast<int32_t>(blockIdx.x);
   BlockSelectEntries(
-      {p.rule, p.n_random[g], p.scores + g * p.stride, p.layer.positions + g * p.layer.capacity,
+      {p.rule, p.n_random + g, p.scores + g * p.stride, p.layer.positions + g * p.layer.capacity,
        p.layer.len[g], p.counts[g], static_cast<uint32_t>(p.first_head + g), p.lines + g * p.stride,
        p.marks + g * p.stride},
-      &space);
+      &space, list);
 }
 
 struct QuerySelectParams {

@@ -291,9 +291,9 @@ class HeadUpdate {
       l_.counts[i] = row_.merge.counts < 0 ? 0.0f : s.aux(row_.merge.counts);
     }
     __syncthreads();
-    BlockSelectEntries({row_.select, 0, l_.scores, l_.positions, n, Count(cap), static_cast<uint32_t>(head),
-                        nullptr, l_.marks},
-                       s_);
+    BlockSelectEntries({row_.select, nullptr, l_.scores, l_.positions, n, Count(cap),
+                        static_cast<uint32_t>(head), nullptr, l_.marks},
+                       s_, nullptr);
     for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads())
       l_.gone[static_cast<int32_t>(l_.keys[i] & 0xffffffffu)] = l_.marks[i] == 0 ? 1 : 0;
     __syncthreads();
