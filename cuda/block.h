@@ -147,10 +147,11 @@ KVC_DEVICE Threshold BlockThreshold(Bits bits, int32_t n, int32_t count, BlockSp
 struct WarpPart {
   int32_t begin, end;
 };
-KVC_DEVICE WarpPart PartOfWarp(int32_t n) {
-  const int32_t each = (n + BlockThreads() - 1) / BlockThreads() * kWarp, begin = WarpOfBlock() * each;
+KVC_DEVICE WarpPart PartOf(int32_t warp, int32_t n) {
+  const int32_t each = (n + BlockThreads() - 1) / BlockThreads() * kWarp, begin = warp * each;
   return {min(begin, n), min(begin + each, n)};
 }
+KVC_DEVICE WarpPart PartOfWarp(int32_t n) { return PartOf(WarpOfBlock(), n); }
 
 // f(i, x, yes, place) for all i in [0, n), x = load(i), yes = pred(x), place counting those before it with
 // yes; by lanes in step. Values are loaded again where a lane has more than one, several at a time, and f may

@@ -205,10 +205,11 @@ KVC_DEVICE uint32_t AndXor(uint32_t a, uint32_t b, uint32_t c) { return (a & b) 
 #endif
 
 // As lib/base/ordered_bits.h, in four operations: what is no number is not above -inf.
-KVC_DEVICE uint32_t ScoreBits(float score) {
-  const uint32_t bits = __float_as_uint((score > -Infinity() ? score : -Infinity()) + 0.0f);
+KVC_DEVICE uint32_t NumberBits(float number) {
+  const uint32_t bits = __float_as_uint(number + 0.0f);
   return bits ^ ((0u - (bits >> 31)) | 0x80000000u);
 }
+KVC_DEVICE uint32_t ScoreBits(float score) { return NumberBits(score > -Infinity() ? score : -Infinity()); }
 // As SelectionKey of lib/ops/cpu/line_ops.h: higher score first, then the lower index.
 KVC_DEVICE uint64_t SelectionKeyOf(float score, uint32_t index) {
   return static_cast<uint64_t>(ScoreBits(score)) << 32 | (0xFFFFFFFFu - index);

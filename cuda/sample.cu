@@ -1,8 +1,8 @@
 // Tokens from logits, a block a row: nothing is sorted, nothing but the tokens leaves the device. Weights
 // are summed as whole numbers of 2^-40, so that sums do not depend on who came first. Bytes: logits and
-// weights are read about ten times from the second-level cache, as block.h has lines read; with top_p five
-// times more, or sixteen where the distribution is so flat that thousands of tokens are likely. As
-// lib/ops/cpu/sample.cc.
+// weights are read nine times from the second-level cache, as block.h has lines read (five without top_k);
+// with top_p three times more, or nineteen where the distribution is so flat that thousands of tokens are
+// likely. As lib/ops/cpu/sample.cc.
 #include <algorithm>
 
 #include "cuda/block.h"
@@ -37,7 +37,10 @@ struct SampleParams {
 KVC_DEVICE float FiniteOrNever(float x) { return x - x == 0.0f ? x : -Infinity(); }
 KVC_DEVICE uint64_t Whole(float weight) { return static_cast<uint64_t>(static_cast<double>(weight) * kUnit); }
 
+// Who needs something of the choice takes a copy: registers have it no longer than that, where the whole of
+// it would push out what loops need.
 struct SampleSpace {
+  Choice choice;
   BlockSpace block;
   unsigned long long longs[kWarp];
   int32_t token;
@@ -45,27 +48,43 @@ struct SampleSpace {
   unsigned long long wholes[kListed];
 };
 
-KVC_DEVICE uint32_t KeyOf(float logit) { return ScoreBits(FiniteOrNever(logit)); }
+KVC_DEVICE uint32_t KeyOf(float logit) { return NumberBits(FiniteOrNever(logit)); }
 
-KVC_DEVICE unsigned long long SumOf(const Choice& p, SampleSpace* s) {
-  unsigned long long sum = 0;
-  EachOfLine(
-      p.n, [&](int32_t i) { return p.weights[i]; }, [&](int32_t, float w) { sum += Whole(w); });
-  return BlockSum(sum, s->longs);
+// f(i, key) of all tokens, in no order.
+template <typename F>
+KVC_DEVICE void EachKey(const Choice p, F f) {
+  EachOfFloats(
+      p.logits, p.n,
+      [&](int32_t i, const float4& x) {
+        f(i, KeyOf(x.x)), f(i + 1, KeyOf(x.y)), f(i + 2, KeyOf(x.z)), f(i + 3, KeyOf(x.w));
+      },
+      [&](int32_t i, float x) { f(i, KeyOf(x)); });
 }
 
-// Keeps the weights of tokens above `key`, and of the first n_equal at it; the others become 0.
-KVC_DEVICE void Cut(const Choice& p, uint32_t key, int64_t n_equal, SampleSpace* s) {
-  BlockRank(
-      p.n, &s->block, [&](int32_t i) { return KeyOf(p.logits[i]) == key; },
-      [&](int32_t i, bool equal, int32_t place) {
-        if (equal ? place >= n_equal : KeyOf(p.logits[i]) < key) p.weights[i] = 0;
+// Keeps the weights of tokens above `key`, and of the first n_equal at it, or all; the others become 0.
+KVC_DEVICE void Cut(const Choice p, uint32_t key, bool all_equal, int64_t n_equal, SampleSpace* s) {
+  if (all_equal) {
+    EachKey(p, [&](int32_t i, uint32_t k) {
+      if (k < key) p.weights[i] = 0;
+    });
+    __syncthreads();
+    return;
+  }
+  BlockRankLoaded(
+      p.n, &s->block, [&](int32_t i) { return KeyOf(p.logits[i]); }, [&](uint32_t k) { return k == key; },
+      [&](int32_t i, uint32_t k, bool equal, int32_t place) {
+        if (equal ? place >= n_equal : k < key) p.weights[i] = 0;
       });
+}
+
+KVC_DEVICE void CutToBest(const Choice p, SampleSpace* s) {
+  const Threshold least = BlockThreshold([&](auto f) { EachKey(p, f); }, p.top_k, &s->block);
+  Cut(p, least.bits, least.above + least.equal == p.top_k, p.top_k - least.above, s);
 }
 
 // f(key, whole weight) of all tokens that have one.
 template <typename F>
-KVC_DEVICE void EachWeight(const Choice& p, F f) {
+KVC_DEVICE void EachWeight(const Choice p, F f) {
   EachOfLine(
       p.n,
       [&](int32_t i) {
@@ -79,7 +98,7 @@ KVC_DEVICE void EachWeight(const Choice& p, F f) {
 // Lists the tokens whose probability is no less than the greatest of 2^-6, 2^-10, ... for which they add up
 // to `limit`: a part of the likeliest ones, in which the fewest that do are all found. How many; 0: no such
 // part is short enough. Weights add up to 1.
-KVC_DEVICE int32_t ListLikely(const Choice& p, unsigned long long limit, SampleSpace* s) {
+KVC_DEVICE int32_t ListLikely(const Choice p, unsigned long long limit, SampleSpace* s) {
   constexpr int kPowers = 4;
   constexpr float kFirst = 1.0f / 64;
   float sums[kPowers] = {};
@@ -100,11 +119,15 @@ KVC_DEVICE int32_t ListLikely(const Choice& p, unsigned long long limit, SampleS
     if (least == 0 && count <= kListed && sum >= p.top_p) least = of_power;
   }
   if (least == 0) return 0;
-  const int32_t n = BlockCompact(
-      p.n, &s->block, [&](int32_t i) { return p.weights[i] >= least; },
-      [&](int32_t i, int32_t place) {
-        s->keys[place] = KeyOf(p.logits[i]), s->wholes[place] = Whole(p.weights[i]);
-      });
+  if (ThreadOfBlock() == 0) s->block.told = 0;
+  __syncthreads();
+  EachOfLine(p.n, weight, [&](int32_t i, float w) {
+    if (w < least) return;
+    const int32_t place = atomicAdd(&s->block.told, 1);  // in no order
+    s->keys[place] = KeyOf(p.logits[i]), s->wholes[place] = Whole(w);
+  });
+  __syncthreads();
+  const int32_t n = s->block.told;
   unsigned long long all = 0;  // floats only said that it is likely
   for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) all += s->wholes[i];
   return BlockSum(all, s->longs) >= limit ? n : 0;
@@ -115,7 +138,7 @@ KVC_DEVICE int32_t ListLikely(const Choice& p, unsigned long long limit, SampleS
 // in registers: on one counter of shared memory, where many tokens have nearly the same logit, all threads
 // would wait for each other.
 template <typename Each>
-KVC_DEVICE void CutWhere(const Choice& p, unsigned long long limit, SampleSpace* s, Each each_weight) {
+KVC_DEVICE void CutWhere(const Choice p, unsigned long long limit, SampleSpace* s, Each each_weight) {
   uint32_t key = 0;
   for (int shift = 30; shift >= 0; shift -= 2) {
     unsigned long long from[3] = {0, 0, 0};  // weights of keys that are no less, with 1, 2 and 3 there
@@ -130,16 +153,20 @@ KVC_DEVICE void CutWhere(const Choice& p, unsigned long long limit, SampleSpace*
   }
   // Equal logits have equal weights.
   unsigned long long above = 0, each = 0;
+  int32_t there = 0;
   each_weight([&](uint32_t k, unsigned long long w) {
     if (k > key) above += w;
-    if (k == key) each = w;
+    if (k == key) each = w, ++there;
   });
   above = BlockSum(above, s->longs);
   each = BlockMax(static_cast<uint64_t>(each), s->block.longs);
-  Cut(p, key, each > 0 && limit > above ? static_cast<int64_t>((limit - above + each - 1) / each) : 0, s);
+  there = BlockSum(there, s->block.ints);
+  const int64_t n_equal =
+      each > 0 && limit > above ? static_cast<int64_t>((limit - above + each - 1) / each) : 0;
+  Cut(p, key, there > 0 && n_equal >= there, n_equal, s);
 }
 
-KVC_DEVICE void CutByWeight(const Choice& p, unsigned long long limit, SampleSpace* s) {
+KVC_DEVICE void CutByWeight(const Choice p, unsigned long long limit, SampleSpace* s) {
   const int32_t n = ListLikely(p, limit, s);
   if (n == 0) {
     CutWhere(p, limit, s, [&](auto f) { EachWeight(p, f); });
@@ -150,13 +177,13 @@ KVC_DEVICE void CutByWeight(const Choice& p, unsigned long long limit, SampleSpa
   });
 }
 
-// The token at `target` when the weights are laid end to end by id; -1: rounding left none.
-KVC_DEVICE int32_t TokenAt(const Choice& p, unsigned long long target, SampleSpace* s) {
-  const int32_t per = (p.n + BlockThreads() - 1) / BlockThreads(), first = ThreadOfBlock() * per,
-                end = min(first + per, p.n);
+// Token `first` + the one at `target` when the weights of n tokens are laid end to end by id; -1: none is.
+KVC_DEVICE int32_t TokenAt(const float* weights, int32_t first, int32_t n, unsigned long long target,
+                           SampleSpace* s) {
+  const int32_t per = (n + BlockThreads() - 1) / BlockThreads(), begin = min(ThreadOfBlock() * per, n),
+                end = min(begin + per, n);
   unsigned long long own = 0;
-  EachLoaded(
-      first, end, 1, [&](int32_t i) { return p.weights[i]; }, [&](int32_t, float w) { own += Whole(w); });
+  for (int32_t i = begin; i < end; ++i) own += Whole(weights[first + i]);
   unsigned long long sum = own;
   for (int i = 1; i < kWarp; i *= 2) {
     const unsigned long long other = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(i));
@@ -168,10 +195,10 @@ KVC_DEVICE int32_t TokenAt(const Choice& p, unsigned long long target, SampleSpa
   unsigned long long before = sum - own;
   for (int i = 0; i < WarpOfBlock(); ++i) before += s->longs[i];
   if (target >= before && target < before + own) {
-    for (int32_t i = first; i < end; ++i) {
-      const unsigned long long w = Whole(p.weights[i]);
+    for (int32_t i = begin; i < end; ++i) {
+      const unsigned long long w = Whole(weights[first + i]);
       if (target < before + w) {
-        s->token = i;
+        s->token = first + i;
         break;
       }
       before += w;
@@ -180,9 +207,31 @@ KVC_DEVICE int32_t TokenAt(const Choice& p, unsigned long long target, SampleSpa
   __syncthreads();
   return s->token;
 }
+// The token at u of all weights; -1: rounding left none. Each warp adds up a part of them, so that its lanes
+// read beside each other, and only the part where the token lies is read once more.
+KVC_DEVICE int32_t DrawnToken(const Choice p, double u, SampleSpace* s) {
+  const WarpPart part = PartOfWarp(p.n);
+  unsigned long long own = 0;
+  EachLoaded(
+      part.begin + Lane(), part.end, kWarp, [&](int32_t i) { return p.weights[i]; },
+      [&](int32_t, float w) { own += Whole(w); });
+  own = WarpSum(own);
+  if (Lane() == 0) s->longs[WarpOfBlock()] = own;
+  __syncthreads();
+  const int32_t n_warps = BlockThreads() / kWarp;
+  unsigned long long all = 0, before = 0;
+  for (int32_t w = 0; w < n_warps; ++w) all += s->longs[w];
+  const auto target = static_cast<unsigned long long>(u * static_cast<double>(all));
+  int32_t warp = 0;
+  for (; warp < n_warps && target >= before + s->longs[warp]; ++warp) before += s->longs[warp];
+  __syncthreads();
+  if (warp == n_warps) return -1;
+  const WarpPart there = PartOf(warp, p.n);
+  return TokenAt(p.weights, there.begin, there.end - there.begin, target - before, s);
+}
 
 // Penalties (each token once), biases and the mask.
-KVC_DEVICE void ChangeLogits(const Choice& p) {
+KVC_DEVICE void ChangeLogits(const Choice p) {
   for (int32_t i = ThreadOfBlock(); i < p.n_repeated; i += BlockThreads()) {
     float* x = p.logits + p.repeated[i];
     *x = *x > 0 ? __fdiv_rn(*x, p.repeat_penalty) : *x * p.repeat_penalty;
@@ -201,75 +250,76 @@ KVC_DEVICE void ChangeLogits(const Choice& p) {
   __syncthreads();
 }
 
-// Of the logits that a thread looks at. It asks for four at a time, and four times before it looks: one block
-// has to read all of them.
-KVC_DEVICE uint64_t BestKey(const Choice& p) {
-  constexpr int kAhead = 4;
+// Of the logits that a thread looks at.
+KVC_DEVICE uint64_t BestKey(const Choice p) {
   uint64_t best = 0;
-  const auto look = [&](float logit, int32_t i) {
+  const auto look = [&](int32_t i, float logit) {
     const uint64_t key = SelectionKeyOf(FiniteOrNever(logit), static_cast<uint32_t>(i));
     best = key > best ? key : best;
   };
-  // The rows of a draft begin anywhere.
-  const bool whole = reinterpret_cast<uintptr_t>(p.logits) % sizeof(float4) == 0;
-  const int32_t fours = whole ? p.n / 4 : 0, step = BlockThreads();
-  for (int32_t at = ThreadOfBlock(); at < fours; at += kAhead * step) {
-    float4 x[kAhead];
-    KVC_UNROLL
-    for (int k = 0; k < kAhead; ++k) {
-      if (at + k * step < fours) x[k] = reinterpret_cast<const float4*>(p.logits)[at + k * step];
-    }
-    KVC_UNROLL
-    for (int k = 0; k < kAhead; ++k) {
-      const int32_t i = 4 * (at + k * step);
-      if (i >= 4 * fours) continue;
-      look(x[k].x, i), look(x[k].y, i + 1), look(x[k].z, i + 2), look(x[k].w, i + 3);
-    }
-  }
-  for (int32_t i = 4 * fours + ThreadOfBlock(); i < p.n; i += step) look(p.logits[i], i);
+  EachOfFloats(
+      p.logits, p.n,
+      [&](int32_t i, const float4& x) { look(i, x.x), look(i + 1, x.y), look(i + 2, x.z), look(i + 3, x.w); },
+      look);
   return best;
 }
 
-KVC_DEVICE int32_t TokenOf(const Choice& p, SampleSpace& s) {
-  ChangeLogits(p);
-  const uint64_t key = BlockMax(BestKey(p), s.block.longs);
-  const int32_t best = static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(key));
-  const float top = p.n > 0 ? FiniteOrNever(p.logits[best]) : -Infinity();
-  if (top == -Infinity()) return -1;
-  if (p.weights == nullptr) return best;
-  float sum = 0;
+// Weights of the logits against the highest.
+KVC_DEVICE void Weigh(const Choice p, float top) {
   EachOfLine(
       p.n, [&](int32_t i) { return p.logits[i]; },
       [&](int32_t i, float logit) {
         p.weights[i] = expf(__fdiv_rn(FiniteOrNever(logit) - top, p.temperature));
       });
   __syncthreads();
-  if (p.top_k > 0 && p.top_k < p.n) {
-    const Threshold least =
-        BlockThreshold([&](int32_t i) { return KeyOf(p.logits[i]); }, p.n, p.top_k, &s.block);
-    Cut(p, least.bits, p.top_k - least.above, &s);
-  }
+}
+
+// Weights that add up to 1; their sum as whole numbers.
+KVC_DEVICE unsigned long long Normalise(const Choice p, SampleSpace* s) {
   const auto weight = [&](int32_t i) { return p.weights[i]; };
+  float sum = 0;
   EachOfLine(p.n, weight, [&](int32_t, float w) { sum += w; });
-  sum = BlockSum(sum, s.block.floats);
-  EachOfLine(p.n, weight, [&](int32_t i, float w) { p.weights[i] = __fdiv_rn(w, sum); });
+  sum = BlockSum(sum, s->block.floats);
+  unsigned long long whole = 0;
+  EachOfLine(p.n, weight, [&](int32_t i, float w) {
+    w = __fdiv_rn(w, sum);
+    p.weights[i] = w, whole += Whole(w);
+  });
+  return BlockSum(whole, s->longs);
+}
+
+KVC_DEVICE void CutBelow(const Choice p, float least) {
+  EachOfLine(
+      p.n, [&](int32_t i) { return p.weights[i]; },
+      [&](int32_t i, float w) {
+        if (w < least) p.weights[i] = 0;
+      });
   __syncthreads();
+}
+
+KVC_DEVICE int32_t TokenOf(SampleSpace* s) {
+  const Choice& p = s->choice;
+  ChangeLogits(p);
+  const uint64_t key = BlockMax(BestKey(p), s->block.longs);
+  const int32_t best = static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(key));
+  const float top = p.n > 0 ? FiniteOrNever(p.logits[best]) : -Infinity();
+  if (top == -Infinity()) return -1;
+  if (p.weights == nullptr) return best;
+  Weigh(p, top);
+  if (p.top_k > 0 && p.top_k < p.n) CutToBest(p, s);
+  const unsigned long long whole = Normalise(p, s);
   if (p.top_p > 0 && p.top_p < 1) {
-    const double limit = static_cast<double>(p.top_p) * static_cast<double>(SumOf(p, &s));
-    CutByWeight(p, static_cast<unsigned long long>(limit), &s);
+    const double limit = static_cast<double>(p.top_p) * static_cast<double>(whole);
+    CutByWeight(p, static_cast<unsigned long long>(limit), s);
   }
   if (p.min_p > 0) {
     const float least = p.min_p * p.weights[best];
     __syncthreads();
-    EachOfLine(p.n, weight, [&](int32_t i, float w) {
-      if (w < least) p.weights[i] = 0;
-    });
-    __syncthreads();
+    CutBelow(p, least);
   }
   const double u = Uniform(
       Philox(static_cast<uint32_t>(p.draw), static_cast<uint32_t>(p.draw >> 32), 0, kSampleDraw, p.seed)[0]);
-  const unsigned long long all = SumOf(p, &s);
-  const int32_t token = TokenAt(p, static_cast<unsigned long long>(u * static_cast<double>(all)), &s);
+  const int32_t token = DrawnToken(p, u, s);
   return token < 0 ? best : token;
 }
 
@@ -277,9 +327,9 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
   LetNextBegin();
   WaitForEarlier();
   __shared__ SampleSpace s;
-  Choice choice = p.one;
-  if (p.rows != nullptr) choice = p.rows[blockIdx.x];
-  const int32_t token = TokenOf(choice, s);
+  if (ThreadOfBlock() == 0) s.choice = p.rows != nullptr ? p.rows[blockIdx.x] : p.one;
+  __syncthreads();
+  const int32_t token = TokenOf(&s);
   if (ThreadOfBlock() == 0) p.tokens[blockIdx.x] = token;
 }
 
