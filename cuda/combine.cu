@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) combine(const CombineParams p) {
 
 }  // namespace
 
-void AddCombineKernels(KernelLoader* loader) { KVC_ADD(loader, combine, 0); }
+void AddCombineKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, combine, 0); }
 
 cudaError_t Combine(const CombineParams& p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>((p.width + kThreads - 1) / kThreads), static_cast<unsigned>(p.n));

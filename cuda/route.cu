@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kBlock) group_pairs(const RouteParams p) {
 }  // namespace
 
 void AddRouteKernels(KernelLoader* loader) {
-  KVC_ADD(loader, route, 0);
-  KVC_ADD(loader, group_pairs, 0);
+  KVC_ADD_STEP(loader, route, 0);
+  KVC_ADD_STEP(loader, group_pairs, 0);
 }
 
 cudaError_t Route(const RouteParams& p, CudaStream& stream) {
