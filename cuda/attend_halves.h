@@ -102,11 +102,12 @@ class EntryReader {
         page_bytes_(static_cast<int32_t>(f_->bytes)),
         to_value_(static_cast<uint32_t>(f_->values - f_->keys)),
         slots_(static_cast<uint32_t>(f_->slots)),
+        of_slots_(~0u / slots_),
         end_(end) {}
 
   KVC_DEVICE void LookUp(int32_t at) {
     const auto entry = static_cast<uint32_t>(min(at + Lane() % kHalvesEntries, end_ - 1)),
-               page = entry / slots_;
+               page = PageOf(entry, slots_, of_slots_);
     id_ = ids_[page], index_ = static_cast<int32_t>(entry - page * slots_);
   }
   // Of the entries that have been looked up.
@@ -148,7 +149,7 @@ class EntryReader {
   uint8_t* keys_;  // of page 0
   const int32_t* ids_;
   int32_t page_bytes_;
-  uint32_t to_value_, slots_;
+  uint32_t to_value_, slots_, of_slots_;  // of_slots_: of 2^32
   int32_t end_, id_ = 0, index_ = 0;
 };
 

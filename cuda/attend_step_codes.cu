@@ -156,8 +156,7 @@ class CodeReader {
   KVC_DEVICE void LookUp(int32_t at) {
     if (at >= end_) return;
     const auto entry = static_cast<uint32_t>(whole_ ? at + Lane() : min(at + Lane(), end_ - 1));
-    auto page = static_cast<uint32_t>(uint64_t{entry} * of_slots_ >> 32);  // or one less than it is
-    if (entry - page * slots_ >= slots_) ++page;
+    const uint32_t page = PageOf(entry, slots_, of_slots_);
     id_ = static_cast<uint32_t>(ids_[page]), index_ = static_cast<int32_t>(entry - page * slots_);
   }
   // Asks for the entries that have been looked up. Behind the last one comes itself, or what is there.

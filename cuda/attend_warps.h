@@ -14,6 +14,15 @@ KVC_DEVICE int QuadOfLane() { return Lane() % 4; }
 KVC_DEVICE int32_t FirstHeadOfBlock() { return static_cast<int32_t>(blockIdx.y) * kHeads; }
 KVC_DEVICE int EntryOfLogit(int i) { return i / 2 * 8 + 2 * QuadOfLane() + i % 2; }
 
+// The page of an entry in pages of `slots`, of_slots = ~0u / slots. With e and s for both: of_slots is no
+// more than 2^32 / s and no less than 2^32 / s - 1, so, as e < 2^32, what is shifted down is no more than e /
+// s and less than 1 below it, whatever they are: its whole part is the page or one less, and the rest says
+// which.
+KVC_DEVICE uint32_t PageOf(uint32_t entry, uint32_t slots, uint32_t of_slots) {
+  const auto page = static_cast<uint32_t>(uint64_t{entry} * of_slots >> 32);
+  return entry - page * slots >= slots ? page + 1 : page;
+}
+
 // Which entries query heads see, and what the lane has read of its own to know that.
 class Sight {
  public:
