@@ -315,7 +315,7 @@ KVC_DEVICE void StoreSums(const FewOperands<F>& o, const FewSums<F>& sum) {
       KVC_UNROLL
       for (int i = 0; i < 4; ++i) {
         const int32_t row = o.row0 + WarpOfBlock() * kRowsOfWarp + 16 * m + Lane() / 4 + i / 2 * 8,
-                      token = 8 * n + Lane() % 4 * 2 + i % 2;
+                      token = ColumnOfProduct(n, i);
         if (row < o.w.rows && token < o.tokens.n)
           StoreOutput(o.p, o.w, o.first, o.w.first + row, o.tokens.first + token,
                       sum[m][n][i] * o.p.halves.factors[o.tokens.RowOfX(token)]);
@@ -432,7 +432,7 @@ __global__ void __launch_bounds__(kThreads) join_few(const Product p, const Cut 
                        WarpOfBlock() * kRowsOfWarp + 16 * m + Lane() / 4;
   KVC_UNROLL
   for (int i = 0; i < 4; ++i) {
-    const int32_t row = row0 + i / 2 * 8, token = 8 * n + Lane() % 4 * 2 + i % 2;
+    const int32_t row = row0 + i / 2 * 8, token = ColumnOfProduct(n, i);
     if (row < w.rows && token < mine.n)
       StoreOutput(p, w, 0, w.first + row, mine.first + token, sum[i] * p.halves.factors[mine.RowOfX(token)]);
   }

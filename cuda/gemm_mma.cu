@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_mma(const Product p) {
       KVC_UNROLL
       for (int i = 0; i < 4; ++i) {
         const int32_t row = o.row0 + my_row + 16 * m + Lane() / 4 + i / 2 * 8,
-                      token = my_token + 8 * n + Lane() % 4 * 2 + i % 2;
+                      token = my_token + ColumnOfProduct(n, i);
         if (row < w.rows && token < mine.n)
           StoreOutput(p, w, o.first, w.first + row, mine.first + token,
                       sum[m][n][i] * p.halves.factors[mine.RowOfX(token)]);
