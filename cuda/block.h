@@ -62,6 +62,21 @@ template <int kAhead = 8, typename Load, typename Look>
 KVC_DEVICE void EachLoaded(int32_t first, int32_t end, int32_t step, Load load, Look look) {
   EachOfRounds<kAhead>(first, end, step, kAhead * step, load, look);
 }
+// The same, every one asked whether it is there: in kernels that are large already.
+template <int kAhead, typename Load, typename Look>
+KVC_DEVICE void EachOfFew(int32_t first, int32_t end, int32_t step, Load load, Look look) {
+  for (int32_t base = first; base < end; base += kAhead * step) {
+    decltype(load(0)) x[kAhead] = {};
+    KVC_UNROLL
+    for (int u = 0; u < kAhead; ++u) {
+      if (base + u * step < end) x[u] = load(base + u * step);
+    }
+    KVC_UNROLL
+    for (int u = 0; u < kAhead; ++u) {
+      if (base + u * step < end) look(base + u * step, x[u]);
+    }
+  }
+}
 template <typename Load, typename Look>
 KVC_DEVICE void EachOfLine(int32_t n, Load load, Look look) {
   EachLoaded(ThreadOfBlock(), n, BlockThreads(), load, look);
@@ -140,7 +155,13 @@ KVC_DEVICE Threshold BlockThreshold(Each each, int32_t count, BlockSpace* s) {
 }
 template <typename Bits>
 KVC_DEVICE Threshold BlockThreshold(Bits bits, int32_t n, int32_t count, BlockSpace* s) {
-  return BlockThreshold([&](auto f) { EachOfLine(n, bits, f); }, count, s);
+  Threshold t{0, 0, 0};
+  KVC_UNROLL_BY(1)  // it has few values, or is in a kernel that is large already
+  for (int pass = 0; pass < 3; ++pass) {
+    BlockNarrow(
+        pass, [&](auto f) { EachOfLine(n, bits, f); }, count, &t, s);
+  }
+  return t;
 }
 
 // A warp's part of [0, n): whole groups of lanes behind each other.

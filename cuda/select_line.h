@@ -21,9 +21,9 @@ struct LineToSelect {
 constexpr int32_t kListed = 1024;
 
 // mark[i] = whether x[i] is one of the `count` best of n scores, equal ones by the lower index; list
-// [kListed]. Two reads of the line find 22 bits of the threshold, a third one marks what is above and lists
-// what has these bits; the rest is found in the list. Where that has no room for so many, or is null, another
-// read of the line does it, and two where equal scores are told apart by place.
+// [kListed]. For long lines: two reads find 22 bits of the threshold, a third one marks what is above and
+// lists what has these bits; the rest is found in the list. Where that has no room for so many, another read
+// of the line does it, and two where equal scores are told apart by place.
 class LineMarks {
  public:
   KVC_DEVICE LineMarks(const float* x, int32_t n, BlockSpace* s, int32_t* list, uint8_t* mark)
@@ -40,7 +40,7 @@ class LineMarks {
     BlockNarrow(0, each, count, &t, s_);
     BlockNarrow(1, each, count, &t, s_);
     const auto all_stay = [&] { return t.above + t.equal == count; };
-    const bool listed = list_ != nullptr && !all_stay() && t.equal <= kListed;
+    const bool listed = !all_stay() && t.equal <= kListed;
     if (!listed && !all_stay()) BlockNarrow(2, each, count, &t, s_);
     if (listed) {
       MarkAndList<true>(t.bits);
@@ -133,7 +133,7 @@ class LineMarks {
   uint8_t* mark_;
 };
 
-// list: null or shared memory [kListed], which long lines are worth.
+// list: shared memory [kListed], or null: for lines that are not worth so much code.
 KVC_DEVICE void BlockSelectEntries(const LineToSelect& in, BlockSpace* s, int32_t* list) {
   const bool draws = in.rule.kind == SelectKind::kDraw, lowest = in.rule.kind == SelectKind::kLowest,
              all = in.n <= in.rule.protect.n_sink + in.rule.protect.n_recent + in.count;
@@ -149,7 +149,12 @@ KVC_DEVICE void BlockSelectEntries(const LineToSelect& in, BlockSpace* s, int32_
                 n_top = lowest ? n_free - (in.n - KeptCount(in.rule, in.n, in.count)) : in.count - n_random;
   const float* scores = in.scores + sink;
   uint8_t* mark = in.mark + sink;
-  LineMarks(scores, n_free, s, list, mark).Best(n_top);
+  if (list != nullptr) {
+    LineMarks(scores, n_free, s, list, mark).Best(n_top);
+  } else {
+    BlockMarkTop([&](int32_t i) { return ScoreBits(scores[i]); }, n_free, n_top, s,
+                 [&](int32_t i, bool yes) { mark[i] = yes ? 1 : 0; });
+  }
   if (!draws) return;
   for (int32_t t = ThreadOfBlock(); t < n_free; t += BlockThreads()) {
     const double u = Uniform(

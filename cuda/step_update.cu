@@ -77,7 +77,7 @@ class HeadUpdate {
       Slot s;
       decltype(load(0, Slot{})) value;
     };
-    EachLoaded<kEntriesAhead>(
+    EachOfFew<kEntriesAhead>(
         ThreadOfBlock(), pages_.len(), BlockThreads(),
         [&](int32_t i) {
           const int32_t x = pages_.Physical(i);

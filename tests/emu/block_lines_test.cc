@@ -119,7 +119,12 @@ TEST_P(BlockLines, RanksAreOfThoseInFront) {
 __global__ void mark_along(const float* x, int32_t n, int32_t count, bool has_list, uint8_t* mark) {
   __shared__ BlockSpace space;
   __shared__ int32_t list[kListed];
-  LineMarks(x, n, &space, has_list ? list : nullptr, mark).Best(count);
+  if (has_list) {
+    LineMarks(x, n, &space, list, mark).Best(count);
+  } else {
+    BlockMarkTop([&](int32_t i) { return ScoreBits(x[i]); }, n, count, &space,
+                 [&](int32_t i, bool yes) { mark[i] = yes ? 1 : 0; });
+  }
 }
 
 // Scores of so many kinds: apart; in a few steps, so that equal ones lie in every round; all alike; nearly
