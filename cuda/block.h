@@ -175,11 +175,10 @@ KVC_DEVICE WarpPart PartOf(int32_t warp, int32_t n) {
 KVC_DEVICE WarpPart PartOfWarp(int32_t n) { return PartOf(WarpOfBlock(), n); }
 
 // f(i, x, yes, place) for all i in [0, n), x = load(i), yes = pred(x), place counting those before it with
-// yes; by lanes in step. Values are loaded again where a lane has more than one, several at a time, and f may
+// yes; by lanes in step. Values are loaded again where a lane has more than one, kRanked at a time, and f may
 // not change what pred says of another one. Returns how many there are.
-template <typename Load, typename Pred, typename F>
+template <int kRanked = 8, typename Load, typename Pred, typename F>
 KVC_DEVICE int32_t BlockRankLoaded(int32_t n, BlockSpace* s, Load load, Pred pred, F f) {
-  constexpr int kAhead = 8;
   const WarpPart part = PartOfWarp(n);
   const bool once = n <= BlockThreads();
   decltype(load(0)) x = {};
@@ -187,8 +186,8 @@ KVC_DEVICE int32_t BlockRankLoaded(int32_t n, BlockSpace* s, Load load, Pred pre
   if (once) {
     if (part.begin + Lane() < part.end) x = load(part.begin + Lane()), mine = pred(x) ? 1 : 0;
   } else {
-    EachLoaded<kAhead>(part.begin + Lane(), part.end, kWarp, load,
-                       [&](int32_t, const auto& value) { mine += pred(value) ? 1 : 0; });
+    EachLoaded(part.begin + Lane(), part.end, kWarp, load,
+               [&](int32_t, const auto& value) { mine += pred(value) ? 1 : 0; });
   }
   const int32_t of_warp = WarpSum(mine);
   if (Lane() == 0) s->ints[WarpOfBlock()] = of_warp;
@@ -205,12 +204,12 @@ KVC_DEVICE int32_t BlockRankLoaded(int32_t n, BlockSpace* s, Load load, Pred pre
     before += CountBits(lanes);
   };
   int32_t base = part.begin;
-  for (; !once && base + kAhead * kWarp <= part.end; base += kAhead * kWarp) {
-    decltype(load(0)) values[kAhead];
+  for (; kRanked > 1 && !once && base + kRanked * kWarp <= part.end; base += kRanked * kWarp) {
+    decltype(load(0)) values[kRanked];
     KVC_UNROLL
-    for (int u = 0; u < kAhead; ++u) values[u] = load(base + u * kWarp + Lane());
+    for (int u = 0; u < kRanked; ++u) values[u] = load(base + u * kWarp + Lane());
     KVC_UNROLL
-    for (int u = 0; u < kAhead; ++u) look(base + u * kWarp + Lane(), values[u], true, pred(values[u]));
+    for (int u = 0; u < kRanked; ++u) look(base + u * kWarp + Lane(), values[u], true, pred(values[u]));
   }
   for (; base < part.end; base += kWarp) {
     const int32_t i = base + Lane();
@@ -221,10 +220,10 @@ KVC_DEVICE int32_t BlockRankLoaded(int32_t n, BlockSpace* s, Load load, Pred pre
   __syncthreads();
   return all;
 }
-// f(i, yes, place), of a predicate of the index.
+// f(i, yes, place), of a predicate of the index; one at a time, as what f does takes the registers.
 template <typename Pred, typename F>
 KVC_DEVICE int32_t BlockRank(int32_t n, BlockSpace* s, Pred pred, F f) {
-  return BlockRankLoaded(
+  return BlockRankLoaded<1>(
       n, s, pred, [](bool yes) { return yes; },
       [&](int32_t i, bool, bool yes, int32_t place) { f(i, yes, place); });
 }

@@ -271,12 +271,12 @@ KVC_DEVICE void BlockOrder(const Pages& pages, uint64_t* keys, BlockSpace* s) {
     const int32_t physical = pages.Physical(i);
     return OrderKey(pages.At(physical).position(), physical);
   };
-  EachOfLine(len, key_of, [&](int32_t i, uint64_t key) { keys[i] = key; });
+  EachOfFew<8>(ThreadOfBlock(), len, BlockThreads(), key_of, [&](int32_t i, uint64_t key) { keys[i] = key; });
   __syncthreads();
   // Where no entry took the place of another they are in order.
   int32_t falls = 0;
-  EachOfLine(
-      len - 1, [&](int32_t i) { return keys[i] > keys[i + 1]; },
+  EachOfFew<8>(
+      ThreadOfBlock(), len - 1, BlockThreads(), [&](int32_t i) { return keys[i] > keys[i + 1]; },
       [&](int32_t, bool fall) { falls += fall ? 1 : 0; });
   if (BlockSum(falls, s->ints) > 0) BlockSort(keys, len);
 }
