@@ -178,18 +178,19 @@ std::vector<int32_t> EndsByName(const std::vector<std::string>& printed,
   const auto is_there = [&](const char* name) {
     return std::find(printed.begin(), printed.end(), name) != printed.end();
   };
-  const bool channels =
-      is_there("<|return|>") && is_there("<|call|>");  // gpt-oss: "<|end|>" ends one of them
-  const auto is_named = [&](const std::string& piece) {
+  // gpt-oss: "<|end|>" ends a channel. Gemma: "</s>" ends text that is struck through.
+  const bool channels = is_there("<|return|>") && is_there("<|call|>"),
+             tags = is_there("<eos>") || is_there("<end_of_turn>");
+  const auto is_named = [&](const std::string& piece, PieceKind kind) {
     const auto same = [&](const char* name) { return piece == name; };
-    return !(channels && piece == "<|end|>") &&
+    return !(channels && piece == "<|end|>") && !(tags && kind != PieceKind::kControl && piece == "</s>") &&
            (std::any_of(std::begin(kStopNames), std::end(kStopNames), same) ||
             std::any_of(std::begin(kMoreGgufStopNames), std::end(kMoreGgufStopNames), same));
   };
   std::vector<int32_t> ids;
   const size_t most = static_cast<size_t>(kMaxStopTokens);  // pieces may all have one name
   for (size_t i = 0; i < printed.size() && ids.size() < most; ++i) {
-    if (kinds[i] != PieceKind::kUnused && kinds[i] != PieceKind::kByte && is_named(printed[i]))
+    if (kinds[i] != PieceKind::kUnused && kinds[i] != PieceKind::kByte && is_named(printed[i], kinds[i]))
       ids.push_back(static_cast<int32_t>(i));
   }
   return ids;

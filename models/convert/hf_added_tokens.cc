@@ -11,12 +11,14 @@ constexpr int64_t kMaxBytes = 1 << 22;
 
 // What a token may be besides its text.
 struct Traits {
-  bool special = true, lstrip = false, rstrip = false;
+  bool special = false, lstrip = false, rstrip = false;
 };
 
-Status ReadTraits(const JsonObject& token, const std::string& content, const TokenizerSpec& spec,
-                  Traits* traits) {
+// is_control: the place has a special token as it is.
+Status ReadTraits(const JsonObject& token, const std::string& content, bool is_control,
+                  const TokenizerSpec& spec, Traits* traits) {
   bool single_word = false;
+  traits->special = is_control || LooksSpecial(content);  // where the file does not say
   KVC_RETURN_IF_ERROR(token.Bool("special", &traits->special));
   KVC_RETURN_IF_ERROR(token.Bool("single_word", &single_word));
   KVC_RETURN_IF_ERROR(token.Bool("lstrip", &traits->lstrip));
@@ -50,7 +52,11 @@ Status TakePlace(const JsonObject& token, size_t id, const std::string& content,
   PieceKind& kind = spec->piece_kinds[id];
   if (piece == content || piece == UndoSpaceSymbol(content)) {
     if (kind == PieceKind::kUnknown || kind == PieceKind::kByte) return {};
-    if (traits.special) kind = PieceKind::kControl;
+    // transformers cuts every added token out of the text, before pieces are merged.
+    if (traits.special)
+      kind = PieceKind::kControl;
+    else if (kind == PieceKind::kNormal && piece == content)
+      kind = PieceKind::kUserDefined;
   } else {
     // Files keep places for tokens to come under names like [UNUSED_TOKEN_141] (InternLM 2).
     const bool kept_free = kind == PieceKind::kUnused || piece.rfind("[UNUSED", 0) == 0;
@@ -78,7 +84,8 @@ Status AddTokens(const Json& added, const std::string& where, int32_t vocab_size
     Traits traits;
     KVC_RETURN_IF_ERROR(token.String("content", &content));
     if (content.empty()) return Error(Code::kBadModel, "%s: is empty", token.where().c_str());
-    KVC_RETURN_IF_ERROR(ReadTraits(token, content, *spec, &traits));
+    const bool is_control = id < spec->pieces.size() && spec->piece_kinds[id] == PieceKind::kControl;
+    KVC_RETURN_IF_ERROR(ReadTraits(token, content, is_control, *spec, &traits));
     if (id >= static_cast<size_t>(vocab_size)) {
       if (traits.special) continue;  // nobody can say it (DropBeyondVocabulary)
       return Error(Code::kBadModel, "%s: no id in the vocabulary of %d", token.where().c_str(), vocab_size);

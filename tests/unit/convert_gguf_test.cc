@@ -454,6 +454,23 @@ TEST(ConvertGguf, AnEndBesideReturnAndCallIsNoStop) {
   EXPECT_EQ(file->tokenizer_spec().piece_kinds[264], PieceKind::kUserDefined);
 }
 
+// Gemma: </s> closes what is struck through in HTML, and texts end with <eos>.
+TEST(ConvertGguf, ATagBesideAnEndIsText) {
+  for (const char* end : {"<eos>", "<end_of_turn>"}) {
+    for (const int32_t type : {kNormalType, kUserDefinedType, kControlType}) {
+      const auto file = ConvertedBytes(
+          Retyped("qwen2_q8_0", {{"<tool> call", "</s>"}, {"<|bos|>", end}}, {{size_t{264}, type}}));
+      ASSERT_NE(file, nullptr);
+      const TokenizerSpec& spec = file->tokenizer_spec();
+      EXPECT_TRUE(Stops(spec, 261));
+      EXPECT_EQ(Stops(spec, 264), type == kControlType) << end << " and </s> of type " << type;
+      EXPECT_EQ(spec.piece_kinds[264], type == kNormalType    ? PieceKind::kNormal
+                                       : type == kControlType ? PieceKind::kControl
+                                                              : PieceKind::kUserDefined);
+    }
+  }
+}
+
 // Text does not become a special token; what is left of the merges makes all other pieces.
 TEST(ConvertGguf, AnEndThatMergesMakeIsNoText) {
   const auto merges = [](const char* from, const char* to) {

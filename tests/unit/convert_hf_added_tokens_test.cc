@@ -9,7 +9,7 @@ namespace {
 using nlohmann::json;
 
 // SentencePiece's own file: pieces with their type, byte pair encoding with bytes, nothing normalised.
-std::string SentencePieceModel(const std::string& last) {
+std::string SentencePieceModel(const std::string& last, char type_of_last = 4) {
   const auto field = [](char tag, const std::string& bytes) {
     return std::string(1, tag) + static_cast<char>(bytes.size()) + bytes;
   };
@@ -21,7 +21,7 @@ std::string SentencePieceModel(const std::string& last) {
   const char digits[] = "0123456789ABCDEF";
   for (int byte = 0; byte < 256; ++byte)
     add(std::string("<0x") + digits[byte / 16] + digits[byte % 16] + ">", 6);
-  add(last, 4);
+  add(last, type_of_last);
   model += field('\x12', std::string("\x18\x02\x98\x02\x01", 5));
   return model + field('\x1A', field('\x0A', "identity") + std::string("\x18\0\x20\0\x28\x01", 6));
 }
@@ -51,15 +51,16 @@ TEST(ConvertHfAddedTokens, APlaceKeptFreeIsTakenByAnAddedToken) {
 
 using Files = std::map<std::string, json>;
 
-Status ConvertWith(const Files& files, TokenizerSpec* spec, ConvertReport* report = nullptr) {
+Status ConvertWith(const Files& files, TokenizerSpec* spec,
+                   const std::string& model = SentencePieceModel("[UNUSED_TOKEN_0]")) {
   ScratchDirectory scratch;
   json config = SmallConfig("LlamaForCausalLM");
   config["bos_token_id"] = 1, config["eos_token_id"] = 2;
   WriteHf(scratch / "model", config, SmallTensors("BF16"));
   std::filesystem::remove(scratch / "model/tokenizer.json");
-  WriteAll(scratch / "model/tokenizer.model", SentencePieceModel("[UNUSED_TOKEN_0]"));
+  WriteAll(scratch / "model/tokenizer.model", model);
   for (const auto& [name, value] : files) WriteAll(scratch / ("model/" + name), value.dump());
-  const Status status = Convert(scratch / "model", scratch / "out.kvc", {}, report);
+  const Status status = Convert(scratch / "model", scratch / "out.kvc", {}, nullptr);
   if (status.ok()) *spec = OpenModel(scratch / "out.kvc")->tokenizer_spec();
   return status;
 }
@@ -95,6 +96,29 @@ TEST(ConvertHfAddedTokens, OfAFileOfTheirOwn) {
   const json decoder = {{"added_tokens_decoder", {{"259", {{"content", "<a>"}, {"special", true}}}}}};
   ASSERT_TRUE(ConvertWith({{"added_tokens.json", added}, {"tokenizer_config.json", decoder}}, &spec).ok());
   EXPECT_EQ(spec.pieces[259], "<a>");
+}
+
+// transformers cuts added tokens out of a text before it merges pieces, those that are pieces too; and one
+// of which nothing is said is not special.
+TEST(ConvertHfAddedTokens, APieceThatIsAddedIsCutOut) {
+  constexpr char kNormal = 1;
+  const auto kind = [&](const std::string& last, const json& more) {
+    json token = {{"content", last}};
+    token.update(more);
+    TokenizerSpec spec;
+    const Status status =
+        ConvertWith({{"tokenizer_config.json", {{"added_tokens_decoder", {{"259", token}}}}}}, &spec,
+                    SentencePieceModel(last, kNormal));
+    EXPECT_TRUE(status.ok()) << status.message();
+    return spec.piece_kinds.at(259);
+  };
+  EXPECT_EQ(kind("<tool>", {{"special", false}}), PieceKind::kUserDefined);
+  EXPECT_EQ(kind("<tool>", json::object()), PieceKind::kUserDefined);
+  EXPECT_EQ(kind("<tool>", {{"special", true}}), PieceKind::kControl);
+  EXPECT_EQ(kind("<|tool|>", json::object()), PieceKind::kControl) << "a mark by its look";
+  TokenizerSpec spec;  // without an added token
+  ASSERT_TRUE(ConvertWith({}, &spec, SentencePieceModel("<tool>", kNormal)).ok());
+  EXPECT_EQ(spec.piece_kinds.at(259), PieceKind::kNormal);
 }
 
 TEST(ConvertHfAddedTokens, DamagedFilesAreRefused) {
