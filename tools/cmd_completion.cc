@@ -194,20 +194,34 @@ std::string FishOptions(const CLI::App& app, const std::string& condition) {
   return text;
 }
 
+// Whether the command, which is the first word that is no option, is this one: fish's own function takes the
+// word anywhere.
+constexpr const char* kFishCommandIs = R"(function __kvc_command_is
+  for word in (commandline -opc)[2..-1]
+    if not string match -q -- '-*' $word
+      test $word = $argv[1]
+      return
+    end
+  end
+  return 1
+end
+)";
+constexpr const char* kFishIs = "__kvc_command_is ";
+
 std::string Fish(const CLI::App& program) {
-  std::string text = "# Completion of kvc for fish, written by kvc completion fish.\n" +
-                     FishOptions(program, "__fish_use_subcommand");
+  std::string text = std::string("# Completion of kvc for fish, written by kvc completion fish.\n") +
+                     kFishCommandIs + FishOptions(program, "__fish_use_subcommand");
   for (const CLI::App* command : CommandsOf(program)) {
     text += "complete -c kvc -n __fish_use_subcommand -f -a " + command->get_name() + " -d " +
             FishQuoted(command->get_description()) + "\n";
   }
   text += "complete -c kvc -n __fish_use_subcommand -f -a help -d 'explain a command'\n";
   for (const Argument& argument : Arguments(program)) {
-    text += "complete -c kvc -n '__fish_seen_subcommand_from " + argument.command + "' -f -a " +
+    text += "complete -c kvc -n " + FishQuoted(kFishIs + argument.command) + " -f -a " +
             FishQuoted(Join(argument.words)) + "\n";
   }
   for (const CLI::App* command : CommandsOf(program))
-    text += FishOptions(*command, "__fish_seen_subcommand_from " + command->get_name());
+    text += FishOptions(*command, kFishIs + command->get_name());
   return text;
 }
 

@@ -48,6 +48,12 @@ def complete(*words):
     return run("bash", "-c", DRIVER, "bash", script, *words).split()
 
 
+def complete_in_fish(line):
+    script = os.path.join(SOURCE, "tools/shell", FILES["fish"])
+    out = run("fish", "--no-config", "-c", 'source $argv[1]; complete -C $argv[2]', script, line)
+    return [offered.split("\t")[0] for offered in out.splitlines()]
+
+
 class Completion(unittest.TestCase):
     def test_what_is_installed_is_what_the_program_writes(self):
         for kind, name in FILES.items():
@@ -90,6 +96,16 @@ class Completion(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""), shell)
         print("read by", *checked)
 
+    @unittest.skipUnless(shutil.which("fish"), "no fish")
+    def test_fish_completes(self):
+        self.assertEqual(set(complete_in_fish("kvc ")), {*commands(), "help"})
+        for command in commands():
+            self.assertEqual(set(complete_in_fish(f"kvc {command} -")) - {"-"}, options(command), command)
+        self.assertEqual(set(complete_in_fish("kvc plan --policy ")), set(methods()))
+        self.assertEqual(complete_in_fish("kvc -v run m.kvc --prompt-"), ["--prompt-file"])
+        self.assertEqual(complete_in_fish("kvc demo --model run --bud"), ["--budget"], "run is no command here")
+        self.assertEqual(complete_in_fish("kvc demo --model run --prompt-"), [])
+
     def test_the_others_have_the_same_words(self):
         """Where zsh and fish are not installed, at least what they are to offer is there."""
         zsh, fish = kept("zsh"), kept("fish")
@@ -98,7 +114,7 @@ class Completion(unittest.TestCase):
             self.assertRegex(fish, rf"__fish_use_subcommand -f -a {command} ")
             flags = re.search(rf"^    {command}\) flags=\((.*)\) ;;$", zsh, re.M).group(1)
             self.assertEqual(set(re.findall(r"(?:^|' )'(-[\w-]+):", flags)), options(command), command)
-            lines = re.findall(rf"^complete -c kvc -n '__fish_seen_subcommand_from {command}'( -[sl].*)$", fish, re.M)
+            lines = re.findall(rf"^complete -c kvc -n '__kvc_command_is {command}'( -[sl].*)$", fish, re.M)
             names = {(" -" if kind == "s" else " --")[1:] + name for line in lines
                      for kind, name in re.findall(r" -([sl]) ([\w-]+)", line.split(" -d ")[0])}  # fmt: skip
             self.assertEqual(names, options(command), command)
