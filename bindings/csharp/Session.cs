@@ -143,7 +143,9 @@ public sealed partial class Session : IDisposable {
 
     public IAsyncEnumerator<string> GetAsyncEnumerator(CancellationToken token) {
       AsyncPieces made = new AsyncPieces { session = session, left = left, cancel = cancel };
-      if (token.CanBeCanceled) {
+      if (!cancel.CanBeCanceled) {
+        made.cancel = token; // the exception has the caller's own
+      } else if (token.CanBeCanceled) {
         made.both = CancellationTokenSource.CreateLinkedTokenSource(cancel, token);
         made.cancel = made.both.Token;
       }

@@ -192,6 +192,9 @@ func (m *Model) Tokenize(text string, flags int32) (tokens []int32, err error) {
 
 // begins gives the flags for a text that begins a session: not every model wants BOS.
 func (m *Model) begins() (flags int32, err error) {
+	if m == nil {
+		return 0, ErrClosed
+	}
 	if known := atomic.LoadInt32(&m.beginning); known != 0 {
 		return known - 1, nil
 	}

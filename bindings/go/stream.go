@@ -74,7 +74,7 @@ func (s *Session) Read(ctx context.Context, text string) error {
 		if err != nil {
 			return err
 		}
-		if stats.StopToken >= 0 {
+		if stats.StopToken >= 0 && stats.PromptProgress == 1 { // behind a queued prompt it is not the last token
 			tokens = append([]int32{stats.StopToken}, tokens...)
 		}
 		return flat.Kvc_session_prefill(native, tokens)

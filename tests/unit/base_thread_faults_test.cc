@@ -15,7 +15,8 @@
 
 namespace {
 std::atomic<int> g_threads_left{1 << 30};  // how many more threads the system gives
-}
+sigset_t g_blocked;                        // by the thread that has asked for one last
+}  // namespace
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define KVC_CAN_REFUSE_THREADS 1
@@ -23,6 +24,7 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attr, voi
                               void* arg) {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const Create create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  pthread_sigmask(SIG_SETMASK, nullptr, &g_blocked);
   if (g_threads_left.fetch_sub(1) <= 0) return EAGAIN;
   return create(thread, attr, start, arg);
 }
@@ -50,6 +52,22 @@ TEST(ThreadPool, FewerThreadsWhenTheSystemGivesNoMore) {
   }
 }
 
+// While a thread is made, the C library may wait for one that a collector of garbage has stopped, and that
+// collector for this one.
+TEST(ThreadPool, WhoStartsAThreadCanBeStopped) {
+  sigset_t before, behind;
+  pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  MakePool(2);
+  for (int stop = SIGRTMIN; stop <= SIGRTMAX; ++stop) EXPECT_EQ(sigismember(&g_blocked, stop), 0) << stop;
+  for (const int stop : {SIGPWR, SIGXCPU, SIGUSR1, SIGUSR2})
+    EXPECT_EQ(sigismember(&g_blocked, stop), 0) << stop;
+  for (const int other : {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGPROF, SIGCHLD})
+    EXPECT_EQ(sigismember(&g_blocked, other), 1) << other << ": the new thread is born with it";
+  pthread_sigmask(SIG_SETMASK, nullptr, &behind);
+  for (int number = 1; number <= SIGRTMAX; ++number)
+    EXPECT_EQ(sigismember(&behind, number), sigismember(&before, number)) << number;
+}
+
 TEST(ThreadPool, OneThreadMakesNone) {
   g_threads_left = 1000;
   MakePool(1);
@@ -72,7 +90,8 @@ TEST(ThreadPool, WorkersLeaveSignalsToOthersButNotTheirFaults) {
   });
   for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS})
     EXPECT_EQ(sigismember(&blocked, fault), 0) << fault;
-  for (const int other : {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGUSR1, SIGPROF, SIGCHLD, SIGABRT})
+  for (const int other :
+       {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGUSR1, SIGPROF, SIGCHLD, SIGABRT, SIGUSR2, SIGXCPU})
     EXPECT_EQ(sigismember(&blocked, other), 1) << other;
 }
 

@@ -90,7 +90,9 @@ class Session(Owner):
             stats = self.stats
             begins = stats.n_slots_full == 0 and stats.prompt_progress == 1  # nothing held and nothing queued
             tokens = self.model.prompt(prompt) if begins else self.model.tokenize(prompt, goes_on=True)
-            prompt = list(tokens) if stats.stop_token < 0 else [stats.stop_token, *tokens]
+            # Behind a queued prompt the answer is closed already: by what was queued.
+            stopped = stats.stop_token >= 0 and stats.prompt_progress == 1
+            prompt = [stats.stop_token, *tokens] if stopped else list(tokens)
         self.prefill(prompt)
 
     def _compute(self, n_tokens: int, function: Any, *arguments: Any) -> Any:
@@ -286,10 +288,11 @@ class _Batch:
         if self.logits is None:
             n_text = _flat.kvc_batch_step(tuple(pointers), self.params, tokens, statuses, text)
         else:
-            room = None if len(places) == len(rows) else self._room()
+            size = 4 * self.sessions[places[0]].model._info.vocab_size if places else 0  # of a row, of one that is open
+            room = None if len(places) == len(rows) else self._room(size)
             n_text = _flat.kvc_batch_logits(tuple(pointers), self.params, self.logits, tokens, statuses, text)
             if room is not None:
-                _spread(room, self._row_bytes(), places)
+                _spread(room, size, places)
         last = max((i for i in range(len(places)) if statuses[i] != 0), default=-1)
         for i, place in enumerate(places):
             # The library has a text for the last that failed.
@@ -304,11 +307,8 @@ class _Batch:
         session._queued = token == READING
         return None if token == _flat.KVC_TOKEN_NONE else token
 
-    def _row_bytes(self) -> int:
-        return 4 * self.sessions[0].model._info.vocab_size
-
-    def _room(self) -> memoryview:
-        room, wanted = memoryview(self.logits).cast("B"), len(self.sessions) * self._row_bytes()
+    def _room(self, size: int) -> memoryview:
+        room, wanted = memoryview(self.logits).cast("B"), len(self.sessions) * size
         if len(room) < wanted:
             raise make_error(Status.BUFFER_TOO_SMALL, f"logits: {wanted // 4} numbers, room for {len(room) // 4}")
         return room

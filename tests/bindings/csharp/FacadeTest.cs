@@ -220,6 +220,7 @@ static class FacadeTest {
       source.Cancel();
       AggregateException e = Checks.Throwing<AggregateException>(() => pieces.MoveNextAsync().AsTask().Wait());
       Checks.Check(e.InnerException is OperationCanceledException, "" + e);
+      Checks.Check(((OperationCanceledException)e.InnerException).CancellationToken == source.Token, "another token");
     }
   }
 

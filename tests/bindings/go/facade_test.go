@@ -311,6 +311,39 @@ func TestWhereATextBegins(t *testing.T) {
 	}
 }
 
+// The token that stopped an answer comes first, unless a queued prompt is behind it already.
+func TestReadBehindAnAnswerThatStopped(t *testing.T) {
+	info, err := model.Info()
+	must(t, err)
+	held := func(queue bool) int32 {
+		s := reading(t)
+		mask := make([]int32, (info.VocabSize+31)/32)
+		mask[info.EOSToken/32] = 1 << (info.EOSToken % 32)
+		must(t, s.SetTokenMask(mask))
+		if text := all(t, s.Generate(ctx, "", 1)); text != "" {
+			t.Errorf("%q", text)
+		}
+		must(t, s.SetTokenMask(nil))
+		if queue {
+			must(t, s.Enqueue(tokens(t, " a")[1:], true))
+		}
+		before, err := s.Stats()
+		must(t, err)
+		must(t, s.Read(ctx, " b"))
+		after, err := s.Stats()
+		must(t, err)
+		return after.Tokens - before.Tokens
+	}
+	b, err := model.Tokenize(" b", kvc.Continue)
+	must(t, err)
+	if got, want := held(false), int32(len(b))+1; got != want {
+		t.Errorf("%d tokens instead of %d", got, want)
+	}
+	if got, want := held(true), int32(len(b)+len(tokens(t, " a")[1:])); got != want {
+		t.Errorf("%d tokens instead of %d behind a queued prompt", got, want)
+	}
+}
+
 // Of an answer that ends inside a character a sign is left, as no more of it can come; a prompt behind it drops it.
 func TestCharacterThatIsCutOff(t *testing.T) {
 	s := reading(t)

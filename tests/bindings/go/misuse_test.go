@@ -61,7 +61,8 @@ func TestClosed(t *testing.T) {
 		_, sessionErr := m.NewSession(nil, nil)
 		_, restoreErr := m.Restore("x")
 		_, planErr := m.Plan(nil, nil, 3)
-		for i, err := range []error{infoErr, textErr, backErr, sessionErr, restoreErr, planErr} {
+		_, promptErr := m.Prompt("a")
+		for i, err := range []error{infoErr, textErr, backErr, sessionErr, restoreErr, planErr, promptErr} {
 			if !errors.Is(err, kvc.ErrClosed) {
 				t.Errorf("call %d: %v", i, err)
 			}

@@ -419,6 +419,23 @@ class Sessions(Case):
             self.assertEqual(first, len(others) - len(ids))  # minus those that it stands for
             self.assertTrue(all(0 <= position < len(ids) for position in others))
 
+    def test_read_behind_an_answer_that_stopped(self):
+        """The token that stopped it comes first, unless a queued prompt is behind it already."""
+        stop, one, two = self.model.info.eos_token, *(self.model.tokenize(text, goes_on=True) for text in (" a", " b"))
+        queued, read, plain, closed = (self.reading() for _ in range(4))
+        for session in (queued, read):
+            session.set_token_mask([1 << stop] + [0] * 63)
+            self.assertIsNone(session.step())
+            self.assertEqual(session.stats.stop_token, stop)
+            session.set_token_mask(None)
+        queued.enqueue(one)
+        queued.read(" b")
+        plain.prefill([*one, *two])
+        read.read(" b")
+        closed.prefill([stop, *two])
+        self.assertEqual(list(queued.logits()), list(plain.logits()))
+        self.assertEqual(list(read.logits()), list(closed.logits()))
+
     def test_without_its_model(self):
         with kvc.Model(RECALL) as model:
             session = model.session()
@@ -472,6 +489,15 @@ class Sessions(Case):
         self.assertEqual(list(rows[2]), list(other.logits()))
         with self.assertRaises(kvc.BufferTooSmallError):
             kvc.batch_logits([one, closed, other], array.array("f", bytes(4 * 2 * 2048)))
+        with kvc.Model(STORIES) as model:  # of 512 tokens, which says nothing of the rows of others
+            foreign = model.session()
+            foreign.close()
+            got = kvc.batch_logits([foreign, one, other], logits)
+        self.assertIsInstance(got[0], kvc.ClosedError)
+        self.assertEqual(got[1:], [None, None])
+        rows = logits if numpy else [logits[i * 2048:(i + 1) * 2048] for i in range(3)]
+        self.assertEqual(list(rows[1]), list(one.logits()))
+        self.assertEqual(list(rows[2]), list(other.logits()))
 
     def test_texts_of_a_batch(self):
         """The last that failed has the library's text, the others a sentence; none has only a name."""
