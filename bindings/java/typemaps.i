@@ -16,13 +16,18 @@ static void kvc_java_throw(JNIEnv *jenv, kvc_status status) {
   if (thrown) (*jenv)->Throw(jenv, (jthrowable)thrown);
 }
 
+/* Where no memory was had; HotSpot says nothing itself where its copy of an array finds none. */
+static void kvc_java_no_memory(JNIEnv *jenv) {
+  jclass type = (*jenv)->ExceptionCheck(jenv) ? NULL : (*jenv)->FindClass(jenv, "java/lang/OutOfMemoryError");
+  if (type) (*jenv)->ThrowNew(jenv, type, "libkvc");
+}
+
 /* The bytes of an array with a NUL behind them, or NULL and an exception. */
 static char *kvc_java_string(JNIEnv *jenv, jbyteArray bytes) {
   jsize n = (*jenv)->GetArrayLength(jenv, bytes);
   char *text = (char *)malloc((size_t)n + 1);
   if (!text) {
-    jclass type = (*jenv)->FindClass(jenv, "java/lang/OutOfMemoryError");
-    if (type) (*jenv)->ThrowNew(jenv, type, "libkvc");
+    kvc_java_no_memory(jenv);
     return NULL;
   }
   (*jenv)->GetByteArrayRegion(jenv, bytes, 0, n, (jbyte *)text);
@@ -96,7 +101,10 @@ KVC_HANDLE(kvc_loader)
 %typemap(javain) const char * "$javainput"
 %typemap(javaout) const char * { return $jnicall; }
 %typemap(in) const char * (char *temp = NULL) {
-  if ($input && !(temp = kvc_java_string(jenv, $input))) return $null;
+  if ($input && !(temp = kvc_java_string(jenv, $input))) {
+    $cleanup
+    return $null;
+  }
   $1 = temp;
 }
 %typemap(freearg) const char * "free(temp$argnum);"
@@ -124,15 +132,20 @@ KVC_OUT(double, double, jdoubleArray, Double)
 %apply int64_t *OUT { int64_t *N_OUT };
 
 /* Arrays: ARGS are the C parameters, COUNT sets the second, where there is one. MODE says what happens behind the call:
- * nothing to the array that was read; what was written comes back. */
+ * nothing to the array that was read; what was written comes back. One that cannot be had lets go of the others. */
 %define KVC_ARRAY(JTYPE, JNIARRAY, JNAME, ARGS, COUNT, MODE)
 %typemap(jni) ARGS "JNIARRAY"
 %typemap(jtype) ARGS "JTYPE[]"
 %typemap(jstype) ARGS "JTYPE[]"
 %typemap(javain) ARGS "$javainput"
 %typemap(in, numinputs=1) ARGS {
-  $1 = NULL;
-  if ($input && !($1 = ($1_ltype)JCALL2(Get##JNAME##ArrayElements, jenv, $input, NULL))) return $null;
+  $1 = $input ? ($1_ltype)JCALL2(Get##JNAME##ArrayElements, jenv, $input, NULL) : NULL;
+  if ($input && !$1) {
+    result = KVC_E_MEMORY;
+    $cleanup
+    kvc_java_no_memory(jenv);
+    return $null;
+  }
   COUNT
 }
 %typemap(argout) ARGS ""
