@@ -87,6 +87,16 @@ def write_meta(folder, name, files, tools=False, musl=False):
     sbom.write(folder, name, version(), files, THIRD_PARTY, tools, runtime(musl))
 
 
+def write_readme(page, folder):
+    """The path of the page of the tree as README.md of the folder, for indexes that show it: it links to nothing that
+    they have not."""
+    path = os.path.join(folder, "README.md")
+    os.makedirs(folder, exist_ok=True)
+    shutil.copy(os.path.join(ROOT, page), path)
+    run("cmake", "-P", os.path.join(ROOT, "cmake/installed_links.cmake"), os.path.dirname(page), folder)
+    return path
+
+
 def strip(path, out):
     """A copy without names and debug information, whatever the processor."""
     os.makedirs(os.path.dirname(out), exist_ok=True)

@@ -36,9 +36,10 @@ def headers(source, config):
 def write(tag, stage, out):
     """Returns the path of the wheel of the package in stage."""
     folder = os.path.join(stage, "kvc")
+    readme = package.write_readme("docs/python.md", os.path.join(stage, "page"))
     return package.run(
         sys.executable, os.path.join(package.ROOT, "bindings/python/wheel.py"), package.version(), tag, package.ROOT,
-        folder, os.path.join(folder, "libkvc.so.0"), out, os.path.join(stage, "meta/sbom.spdx.json"),
+        folder, os.path.join(folder, "libkvc.so.0"), readme, out, os.path.join(stage, "meta/sbom.spdx.json"),
         env=dict(os.environ, SOURCE_DATE_EPOCH=str(archive.source_date()))).strip()
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the wheel: wheel.py VERSION TAG SOURCE PACKAGE LIBKVC OUT_FOLDER [OTHER...]
+"""Makes the wheel: wheel.py VERSION TAG SOURCE PACKAGE LIBKVC README OUT_FOLDER [OTHER...]
 
-PACKAGE is the folder kvc with its compiled module, LIBKVC the library that goes beside it, OTHER files that go to
-licenses/. TAG says where the wheel runs, e.g. cp311-cp311-linux_x86_64. The same input gives the same bytes: files are
-sorted, and their times are SOURCE_DATE_EPOCH or 1980."""
+PACKAGE is the folder kvc with its compiled module, LIBKVC the library that goes beside it, README the page that package
+indexes show, OTHER files that go to licenses/. TAG says where the wheel runs, e.g. cp311-cp311-linux_x86_64. The same
+input gives the same bytes: files are sorted, and their times are SOURCE_DATE_EPOCH or 1980."""
 import base64
 import hashlib
 import os
@@ -33,7 +33,7 @@ Tag: {tag}
 """
 
 
-def content(version, tag, source, package, library, others):
+def content(version, tag, source, package, library, readme, others):
     """Name in the wheel -> bytes."""
     def read(path):
         with open(path, "rb") as file:
@@ -42,8 +42,7 @@ def content(version, tag, source, package, library, others):
     files = {f"kvc/{name}": read(os.path.join(package, name)) for name in os.listdir(package)
              if name.endswith((".py", ".pyi", ".typed", ".so", ".pyd")) and not name.startswith("libkvc")}
     files["kvc/libkvc.so.0"] = read(library)
-    files[f"{info}/METADATA"] = METADATA.format(version=version).encode() + read(
-        os.path.join(source, "docs", "python.md"))
+    files[f"{info}/METADATA"] = METADATA.format(version=version).encode() + read(readme)
     files[f"{info}/WHEEL"] = WHEEL.format(tag=tag).encode()
     for path in [os.path.join(source, "LICENSE"), os.path.join(source, "NOTICE"), *others]:
         files[f"{info}/licenses/{os.path.basename(path)}"] = read(path)
@@ -59,8 +58,8 @@ def record(info, files):
 
 
 def main():
-    version, tag, source, package, library, folder, *others = sys.argv[1:]
-    info, files = content(version, tag, source, package, library, others)
+    version, tag, source, package, library, readme, folder, *others = sys.argv[1:]
+    info, files = content(version, tag, source, package, library, readme, others)
     # Metadata behind the rest, as readers of wheels like it; the record last.
     names = sorted(files, key=lambda name: (name.startswith(info), name))
     files[f"{info}/RECORD"] = record(info, files)

@@ -50,6 +50,15 @@ def check_record(data):
                 assert (digest, int(size)) == (f"sha256={own}", len(wheel.read(name))), name
 
 
+def check_page(data):
+    """What package indexes show has no links into a tree that is not there."""
+    with zipfile.ZipFile(io.BytesIO(data)) as wheel:
+        (name,) = [name for name in wheel.namelist() if name.endswith("/METADATA")]
+        links = re.findall(r"\]\(([^)]+)\)", wheel.read(name).decode().split("\n\n", 1)[1])
+    lost = [link for link in links if not re.match(r"[a-z]+:|#", link)]
+    assert not lost, f"links that lead nowhere: {lost}"
+
+
 def main():
     cmake, build, config, wheel = sys.argv[1:]
     data = make(cmake, build, config, wheel)
@@ -57,6 +66,7 @@ def main():
         sys.exit("two wheels of one build differ")
     check_record(data)
     check_tag(data, wheel)
+    check_page(data)
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
     with tempfile.TemporaryDirectory(prefix="kvc-wheel-") as folder:
         made = subprocess.run([sys.executable, "-m", "venv", folder], capture_output=True, text=True, check=False)
