@@ -82,7 +82,7 @@ Json PlanJson(const PlanOptions& options, const SessionPlan& plan, const Model& 
   }
   Json out{{"policy", policy.Describe()},
            {"n_prompt", bytes.n_prompt},
-           {"max_tokens", context},
+           {"context", context},
            {"trained_context", model.info().max_tokens},
            {"beyond_trained_context", context > model.info().max_tokens},
            {"weight_bytes", bytes.weight_bytes},

@@ -406,8 +406,8 @@ TEST(ToolPlan, AnAnswerThatWasAskedForIsPlanned) {
     return RunKvc(arguments).Json();
   };
   const nlohmann::json plain = planned({}), longer = planned({"--max-tokens", "3000"});
-  EXPECT_EQ(plain["max_tokens"], 1024);
-  EXPECT_EQ(longer["max_tokens"], 4000);
+  EXPECT_EQ(plain["context"], 1024);
+  EXPECT_EQ(longer["context"], 4000);
   EXPECT_EQ(longer["beyond_trained_context"], true);
   EXPECT_GT(longer["cache_bytes_end"], plain["cache_bytes_end"]);
 }
